@@ -1,0 +1,1 @@
+"""What is remembered between cycles: the target's caches and the draft's context."""

@@ -39,6 +39,7 @@ class ContextCache:
         assert self.sinks == 0, "sink rows stay visible: they cannot be skipped"
         self.length += rows
         self._dropped = self.length
+        self._keys = self._values = None
 
     def with_block(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """The visible context followed by a block's rows, which are not kept."""
@@ -63,11 +64,9 @@ class ContextCache:
         return sinks + min(self.window, slots - sinks)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the buffers."""
-        if self._keys is None or self._values is None:
-            return 0
-        return self._keys.nbytes + self._values.nbytes
+    def arrays(self) -> list[mx.array]:
+        """The buffers, to be evaluated."""
+        return [] if self._keys is None or self._values is None else [self._keys, self._values]
 
     def _slots(self) -> int:
         """Rows in the buffer."""

@@ -61,10 +61,9 @@ class TargetCache:
         self.length = length
 
     def restore(self) -> None:
-        """Forget a verify that was cut short; nothing happens if none was."""
-        if self._mark is not None:
-            self.length = max(self.length, *(cache.offset for cache in self.layers))
-            self.rewind(0)
+        """Forget a forward pass or a verify that was cut short, if there was one."""
+        self.trim_to(self.length if self._mark is None else self._mark)
+        self._mark = None
 
     @property
     def arrays(self) -> list[mx.array]:

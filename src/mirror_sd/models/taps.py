@@ -8,6 +8,7 @@ beside any number of views.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -17,27 +18,42 @@ from .structure import Structure
 
 
 class _Recorder:
-    """Stands in for a module: calls it and keeps its last output (and first input)."""
+    """Stands in for a module: calls it and keeps its latest input and output."""
 
     def __init__(self, module: nn.Module):
         self._module = module
-        self.inputs: mx.array | None = None
-        self.output: mx.array | None = None
+        self._latest: tuple[mx.array, mx.array] | None = None
 
     def __call__(self, x: mx.array, *args: Any, **kwargs: Any) -> Any:
-        self.inputs = x
         result = self._module(x, *args, **kwargs)
-        self.output = result[0] if isinstance(result, tuple) else result
+        self._latest = x, result[0] if isinstance(result, tuple) else result
         return result
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
 
-    def take(self) -> mx.array:
-        """The last output; the recorder forgets it, so that no memory is kept alive."""
-        output, self.output, self.inputs = self.output, None, None
-        assert output is not None, "the layer was not called"
-        return output
+    def take(self) -> tuple[mx.array, mx.array]:
+        """Input and output; the recorder lets go of them, so that no memory is kept alive."""
+        latest, self._latest = self._latest, None
+        assert latest is not None, "the module was not called"
+        return latest
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What one tapped forward saw; lazy arrays.
+
+    Attributes:
+        logits: [B, L, V].
+        features: [B, L, taps * H], None without taps.
+        entering: [B, L, H], the input of the first tapped layer, None without taps.
+        hidden: [B, L, H], what the head was given.
+    """
+
+    logits: mx.array
+    features: mx.array | None
+    entering: mx.array | None
+    hidden: mx.array
 
 
 class TappedModel:
@@ -50,37 +66,39 @@ class TappedModel:
     """
 
     def __init__(self, model: nn.Module, structure: Structure, taps: Sequence[int]):
-        layers = list(structure.layers)
+        layers: list[Any] = list(structure.layers)
         for index in set(taps):
             layers[index] = _Recorder(layers[index])
-        self._taps = [layers[index] for index in taps]
-        chain = [_clone(model)]
-        for name in structure.path:
-            chain.append(_clone(chain[-1][name]))
-        chain[-1][structure.layers_name] = layers
-        self._body = _Recorder(chain[-1])
-        child: Any = self._body
-        for parent, name in zip(reversed(chain[:-1]), reversed(structure.path), strict=True):
-            setattr(parent, name, child)
-            child = parent
-        self._model = child
+        self._taps: list[_Recorder] = [layers[index] for index in taps]
+        self._body, self._model = _graft(model, structure, layers)
 
-    def __call__(self, tokens: mx.array, cache: list[Any]) -> tuple[mx.array, mx.array | None]:
-        """Logits [B, L, V] and features [B, L, taps * H] (None without taps)."""
-        logits, features, _ = self.forward(tokens, cache)
-        return logits, features
-
-    def forward(
-        self, tokens: mx.array, cache: list[Any]
-    ) -> tuple[mx.array, mx.array | None, mx.array]:
-        """As calling, and the hidden states [B, L, H] that the head was given."""
+    def __call__(self, tokens: mx.array, cache: list[Any]) -> Trace:
+        """Run token ids [B, L] through the model."""
         logits = self._model(tokens, cache=cache)
-        hidden = self._body.take()
-        outputs = {id(tap): tap.take() for tap in set(self._taps)}
-        if not self._taps:
-            return logits, None, hidden
-        features = mx.concatenate([outputs[id(tap)] for tap in self._taps], axis=-1)
-        return logits, features, hidden
+        _, hidden = self._body.take()
+        seen = {tap: tap.take() for tap in dict.fromkeys(self._taps)}
+        if not seen:
+            return Trace(logits, None, None, hidden)
+        features = mx.concatenate([seen[tap][1] for tap in self._taps], axis=-1)
+        return Trace(logits, features, seen[self._taps[0]][0], hidden)
+
+
+def _graft(model: nn.Module, structure: Structure, layers: list[Any]) -> tuple[_Recorder, Any]:
+    """Clones of the modules from the model down to its layers, with `layers` put in.
+
+    Returns:
+        The recorder around the module that holds the layers, and the clone of the model.
+    """
+    chain = [_clone(model)]
+    for name in structure.path:
+        chain.append(_clone(chain[-1][name]))
+    chain[-1][structure.layers_name] = layers
+    body: Any = _Recorder(chain[-1])
+    child = body
+    for parent, name in zip(reversed(chain[:-1]), reversed(structure.path), strict=True):
+        setattr(parent, name, child)
+        child = parent
+    return body, child
 
 
 def _clone(module: nn.Module) -> nn.Module:

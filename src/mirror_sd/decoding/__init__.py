@@ -1,0 +1,1 @@
+"""How tokens come out: draft, verify, accept, commit."""

@@ -1,0 +1,76 @@
+"""What happened, counted and timed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """One turn of the loop.
+
+    Attributes:
+        tokens: what it emitted, in order; never empty.
+        drafted: how many tokens were drafted.
+        accepted: how many of `tokens` were drafted ones; they come first.
+        finish_reason: "stop" after an end token, "length" at the limit, else None.
+        logits: [n + 1, V]; row i scores `tokens[i]`.
+        draft_seconds: from the start of the cycle until the draft was computed.
+        verify_seconds: from there until the target's decision was computed.
+        seconds: the whole cycle.
+    """
+
+    tokens: list[int]
+    drafted: int
+    accepted: int
+    finish_reason: str | None
+    logits: mx.array
+    draft_seconds: float
+    verify_seconds: float
+    seconds: float
+
+
+@dataclass
+class Statistics:
+    """Sums over the cycles of one answer."""
+
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    prefill_seconds: float = 0.0
+    tokens: int = 0
+    passes: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    seconds: float = 0.0
+    accepted_counts: dict[int, int] = field(default_factory=dict)
+
+    def add(self, cycle: Cycle) -> None:
+        """Count a cycle in."""
+        self.tokens += len(cycle.tokens)
+        self.passes += 1
+        self.drafted += cycle.drafted
+        self.accepted += cycle.accepted
+        self.draft_seconds += cycle.draft_seconds
+        self.verify_seconds += cycle.verify_seconds
+        self.seconds += cycle.seconds
+        self.accepted_counts[cycle.accepted] = self.accepted_counts.get(cycle.accepted, 0) + 1
+
+    @property
+    def acceptance_length(self) -> float:
+        """Mean tokens per target pass, the target's own token included."""
+        return self.tokens / self.passes if self.passes else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens per second of decoding, prefill excluded."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def prompt_tokens_per_second(self) -> float:
+        """Prompt tokens per second of prefill; reused tokens cost nothing and do not count."""
+        fresh = self.prompt_tokens - self.reused_tokens
+        return fresh / self.prefill_seconds if self.prefill_seconds else 0.0

@@ -1,0 +1,166 @@
+"""From names to a ready pair of target and draft."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.utils import load_model, load_tokenizer
+
+from ..errors import CheckpointError, MirrorError, Notice
+from . import checkpoint, demo, pairing, precision, registry
+from .draft import DFlashDraft
+from .draft_config import parse
+from .precision import Dtype
+from .target import TargetModel
+
+
+@dataclass
+class Draft:
+    """A loaded draft and where it came from."""
+
+    model: DFlashDraft
+    name: str
+
+
+@dataclass
+class Pair:
+    """What `load` returns as the model: a target, and a draft or None for plain decoding.
+
+    Attributes:
+        target: weights, embedding and head of the target.
+        draft: the draft, or None.
+        eos_token_ids: ids that end an answer.
+    """
+
+    target: TargetModel
+    draft: Draft | None
+    eos_token_ids: frozenset[int]
+
+
+def load_pair(
+    target: str,
+    draft: str | None = None,
+    *,
+    drafting: bool = True,
+    dtype: Dtype = Dtype.auto,
+    draft_bits: int | None = None,
+    progress: demo.Progress | None = None,
+) -> tuple[Pair, TokenizerWrapper]:
+    """Load a target and the draft that belongs to it.
+
+    Args:
+        target: "demo", a folder, or a repository.
+        draft: a folder or repository; None takes the registry's, and if it has none decodes
+            plainly, with a notice.
+        drafting: False loads no draft at all.
+        dtype: number format, see `precision`.
+        draft_bits: quantise the draft to 8 or 4 bits.
+        progress: hears about downloads and conversions.
+
+    Raises:
+        MirrorError: something is missing, damaged, or does not fit; the message says what to do.
+    """
+    folder = _target_folder(target, progress)
+    model, tokenizer = _load_target(folder, target, dtype)
+    chosen = (draft or _registered(target)) if drafting else None
+    loaded = None
+    if chosen is not None:
+        loaded = _load_draft(chosen, model, dtype, draft_bits)
+    return Pair(model, loaded, frozenset(tokenizer.eos_token_ids)), tokenizer
+
+
+def _target_folder(target: str, progress: demo.Progress | None) -> Path:
+    if target == demo.NAME:
+        return demo.target_folder(progress)
+    return checkpoint.locate(target, "target", checkpoint.TARGET_FILES)
+
+
+def _load_target(
+    folder: Path, name: str, dtype: Dtype
+) -> tuple[TargetModel, TokenizerWrapper]:
+    config = checkpoint.read_config(folder, "target")
+    checkpoint.check_weights(folder, "target", "model*.safetensors")
+    try:
+        model, config = load_model(folder, lazy=True)
+        tokenizer = load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))
+    except MirrorError:
+        raise
+    except Exception as error:  # mlx-lm and transformers raise all sorts on a bad checkpoint
+        raise CheckpointError(f"cannot load the target {name}: {_one_line(error)}") from error
+    model, notice = precision.apply(model, dtype)
+    if notice:
+        warnings.warn(notice, Notice, stacklevel=4)
+    mx.eval(model.parameters())
+    return TargetModel(model, config, name), tokenizer
+
+
+def _registered(target: str) -> str | None:
+    if target == demo.NAME:
+        return demo.NAME
+    row = registry.find(target)
+    if row is None:
+        warnings.warn(
+            f"no draft is known for {target}: decoding plainly; name one with --draft",
+            Notice,
+            stacklevel=4,
+        )
+    return row.draft if row else None
+
+
+def _load_draft(name: str, target: TargetModel, dtype: Dtype, bits: int | None) -> Draft:
+    if name == demo.NAME:
+        folder = demo.draft_folder()
+    else:
+        folder = checkpoint.locate(name, "draft", checkpoint.DRAFT_FILES)
+    raw = checkpoint.read_config(folder, "draft")
+    config = parse(raw, str(folder))
+    pairing.check(target, config, name)
+    target.lend()
+    model = DFlashDraft(config)
+    weights = checkpoint.load_weights(folder, "draft")
+    _quantize_as_stored(model, weights, raw.get("quantization"))
+    try:
+        model.load_weights(list(weights.items()))
+    except ValueError as error:
+        raise CheckpointError(
+            f"the weights of the draft {name} do not match its config: {_one_line(error)}"
+        ) from error
+    return Draft(_convert(model, dtype, bits), name)
+
+
+def _quantize_as_stored(
+    model: DFlashDraft, weights: dict[str, mx.array], quantization: dict[str, Any] | None
+) -> None:
+    if quantization:
+        nn.quantize(
+            model,
+            quantization["group_size"],
+            quantization["bits"],
+            class_predicate=lambda path, module: f"{path}.scales" in weights,
+        )
+
+
+def _convert(model: DFlashDraft, dtype: Dtype, bits: int | None) -> DFlashDraft:
+    model.set_dtype(precision.compute_dtype(dtype))
+    if bits is not None:
+        nn.quantize(
+            model,
+            group_size=64,
+            bits=bits,
+            class_predicate=lambda _, m: isinstance(m, nn.Linear) and m.weight.shape[1] % 64 == 0,
+        )
+    elif precision.on_cpu() and dtype is Dtype.auto:
+        model, _ = precision.apply(model, Dtype.float32)
+    mx.eval(model.parameters())
+    return model
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "..."

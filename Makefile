@@ -7,8 +7,10 @@ READY := $(VENV)/.ready
 
 .PHONY: demo test test-slow lint clean
 
+DEMO_PROMPT ?= Write a Python function that reverses a string, and explain it.
+
 demo: $(READY)
-	$(BIN)/mirror-sd generate --compare
+	$(BIN)/mirror-sd generate --compare --max-tokens 128 "$(DEMO_PROMPT)"
 
 test: $(READY)
 	$(BIN)/python -m pytest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os.path
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 
@@ -91,9 +90,7 @@ class Session:
         length = min(self.policy.next(), self.drafter.longest, left - 1)
         try:
             with mx.stream(generation_stream):
-                proposal = (
-                    self.drafter.propose(self.anchor, length) if length else Proposal.none()
-                )
+                proposal = self.drafter.propose(self.anchor, length) if length else Proposal.none()
                 mx.async_eval(proposal.tokens)  # runs while the verify graph is built
                 block = mx.concatenate([mx.array([self.anchor], mx.uint32), proposal.tokens])
                 verification = self.target.verify(block)
@@ -134,8 +131,12 @@ class Session:
 
     def _reuse(self, prompt: Sequence[int]) -> int:
         """Trim both caches to what the prompt shares with the conversation so far."""
-        shared = len(os.path.commonprefix([self.history, list(prompt[:-1])]))
-        reused = min(shared, self.target.length, self.drafter.length)
+        shared = 0
+        for known, token in zip(self.history, prompt[:-1], strict=False):
+            if known != token:
+                break
+            shared += 1
+        reused = min(shared, self.drafter.length)
         self.target.trim_to(reused)
         self.drafter.trim_to(reused)
         del self.history[reused:]

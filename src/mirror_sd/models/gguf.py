@@ -94,7 +94,9 @@ def _rename(tensors: dict[str, mx.array], reader: _Metadata) -> dict[str, mx.arr
 
 def _unpermute(rows: mx.array, heads: int) -> mx.array:
     """Undo llama.cpp's interleaving of the rotary halves; works on quantised rows as they are."""
-    return rows.reshape(heads, rows.shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(rows.shape)
+    return (
+        rows.reshape(heads, rows.shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(rows.shape)
+    )
 
 
 def _config(weights: dict[str, mx.array], reader: _Metadata) -> dict[str, Any]:

@@ -81,9 +81,7 @@ def _target_folder(target: str, progress: demo.Progress | None) -> Path:
     return checkpoint.locate(target, "target", checkpoint.TARGET_FILES)
 
 
-def _load_target(
-    folder: Path, name: str, dtype: Dtype
-) -> tuple[TargetModel, TokenizerWrapper]:
+def _load_target(folder: Path, name: str, dtype: Dtype) -> tuple[TargetModel, TokenizerWrapper]:
     config = checkpoint.read_config(folder, "target")
     checkpoint.check_weights(folder, "target", "model*.safetensors")
     try:

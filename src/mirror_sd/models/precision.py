@@ -7,7 +7,7 @@ On a GPU they stay as stored. The CPU kernels of MLX for quantised and 16-bit pr
 from __future__ import annotations
 
 import os
-from enum import Enum
+from enum import StrEnum
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -18,7 +18,7 @@ from mlx_lm.utils import dequantize_model, get_total_parameters
 COMFORTABLE = 0.5
 
 
-class Dtype(str, Enum):
+class Dtype(StrEnum):
     """The choices of `--dtype`."""
 
     auto = "auto"

@@ -93,5 +93,5 @@ def _chain(model: nn.Module, path: tuple[str, ...]) -> list[nn.Module]:
 
 
 def _widest(chain: list[nn.Module], kinds: tuple[type, ...]) -> Any:
-    found = [m for module in chain for m in module.values() if isinstance(m, kinds)]
+    found: list[Any] = [m for module in chain for m in module.values() if isinstance(m, kinds)]
     return max(found, key=lambda m: m.weight.shape[0], default=None)

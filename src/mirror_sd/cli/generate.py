@@ -1,0 +1,117 @@
+"""mirror-sd generate: answer one prompt."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import options, view
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+    from ..models.loading import Pair
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The prompt; [bold]-[/] reads stdin.")],
+    model: options.Model = "demo",
+    draft: options.Draft = None,
+    system: options.System = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the prompt as it is, without a chat template.")
+    ] = False,
+    max_tokens: options.MaxTokens = 256,
+    block_size: options.BlockSize = None,
+    no_draft: options.NoDraft = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Decode plainly too, and compare text and speed.")
+    ] = False,
+    show_accepted: options.ShowAccepted = False,
+    draft_window: options.DraftWindow = None,
+    draft_bits: options.Bits = None,
+    dtype: options.Dtype = options.DtypeChoice.auto,
+) -> None:
+    """Answer one prompt and say how fast it was."""
+    from ..errors import PromptError
+
+    text = sys.stdin.read() if prompt == "-" else prompt
+    if not text.strip():
+        raise PromptError("the prompt is empty")
+    if raw and system is not None:
+        raise PromptError("--system needs a chat template, which --raw switches off")
+    pair, tokenizer = options.load_pair(model, draft, no_draft, dtype, draft_bits)
+    tokens = _encode(tokenizer, text, system, raw)
+    answer, statistics = _answer(
+        pair, tokenizer, tokens, max_tokens, block_size, draft_window, show_accepted
+    )
+    plain = _plain(pair, tokenizer, tokens, max_tokens, answer) if compare else None
+    view.err.print(view.statistics_table(statistics, plain))
+    if plain and statistics.tokens_per_second < plain.tokens_per_second and not no_draft:
+        view.show_note(
+            "drafting did not pay here: the draft was right too seldom for what verifying costs "
+            "on this machine; try a smaller --block-size"
+        )
+    if plain and plain.divergence and not plain.divergence.is_tie:
+        raise typer.Exit(1)
+
+
+def _encode(tokenizer: TokenizerWrapper, text: str, system: str | None, raw: bool) -> list[int]:
+    from ..api import encode
+    from ..decoding.prompt import chat_tokens
+
+    if raw:
+        return encode(tokenizer, text)
+    messages = [{"role": "system", "content": system}] if system is not None else []
+    return chat_tokens(tokenizer, [*messages, {"role": "user", "content": text}])
+
+
+def _answer(
+    pair: Pair,
+    tokenizer: TokenizerWrapper,
+    tokens: list[int],
+    max_tokens: int,
+    block_size: int | None,
+    draft_window: int | None,
+    show_accepted: bool,
+) -> tuple[list[int], view.Statistics]:
+    from ..api import make_session, stream_generate
+
+    session = make_session(pair, block_size=block_size, draft_window=draft_window)
+    answer = []
+    with view.Answer(show_accepted) as shown:
+        for response in stream_generate(
+            pair,
+            tokenizer,
+            tokens,
+            max_tokens,
+            session=session,
+            prompt_progress_callback=shown.prefill,
+        ):
+            answer.append(response.token)
+            shown.add(response)
+    return answer, session.statistics
+
+
+def _plain(
+    pair: Pair,
+    tokenizer: TokenizerWrapper,
+    tokens: list[int],
+    max_tokens: int,
+    answer: list[int],
+) -> view.PlainRun:
+    from ..decoding import plain
+
+    with view.Loading("Decoding plainly with mlx-lm, to compare") as progress:
+        return plain.run(
+            pair.target,
+            tokenizer,
+            tokens,
+            min(max_tokens, len(answer)),
+            expected=answer,
+            progress=lambda n: progress(
+                "Decoding plainly with mlx-lm, to compare", n / len(answer)
+            ),
+        )

@@ -1,0 +1,169 @@
+"""What the terminal shows: answers as they come, progress, tables.
+
+The answer goes to stdout, everything else to stderr, so that `mirror-sd generate ... > file` keeps
+only the answer.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from ..errors import Notice
+
+if TYPE_CHECKING:
+    from ..api import GenerationResponse
+    from ..decoding.plain import PlainRun
+    from ..decoding.statistics import Statistics
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+REFRESH_SECONDS = 1 / 15
+ACCEPTED_STYLE = "green"
+
+
+def show_error(message: object) -> None:
+    """One line on stderr."""
+    err.print(Text("error: ", style="bold red") + Text(str(message)), soft_wrap=True)
+
+
+def show_note(message: object) -> None:
+    """One line on stderr."""
+    err.print(Text("note: ", style="yellow") + Text(str(message)), soft_wrap=True)
+
+
+def show_notices() -> None:
+    """From here on, notices appear as lines on stderr."""
+    default = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if issubclass(category, Notice):
+            show_note(message)
+        else:
+            default(message, category, *rest, **more)
+
+    warnings.showwarning = show
+
+
+class Loading:
+    """A bar for loading, downloading and converting; also a `demo.Progress`."""
+
+    def __init__(self, label: str):
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            console=err,
+            transient=True,
+        )
+        self._task = self._bar.add_task(label, total=None)
+
+    def __enter__(self) -> Loading:
+        if err.is_terminal:  # elsewhere a bar is only noise
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, label: str, share: float | None) -> None:
+        """Show what is being done and how far it is."""
+        if share is None:
+            self._bar.reset(self._task, description=label, total=None)
+        else:
+            self._bar.update(self._task, description=label, total=1.0, completed=share)
+
+
+class Answer:
+    """Streams an answer. In a terminal, a status line below it shows speed and acceptance."""
+
+    def __init__(self, show_accepted: bool = False):
+        self._show_accepted = show_accepted
+        self._line = Text()
+        self._status = Text("thinking ...", style="dim")
+        self._live: Live | None = None
+        self._shown = 0.0
+        if out.is_terminal:
+            self._live = Live(console=out, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Answer:
+        if self._live:
+            self._live.start()
+            self._refresh(force=True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live:
+            self._live.stop()
+        self._flush_line()
+
+    def prefill(self, done: int, total: int) -> None:
+        """Show how much of the prompt is read."""
+        self._status = Text(f"prompt {done}/{total} tokens", style="dim")
+        self._refresh()
+
+    def add(self, response: GenerationResponse) -> None:
+        """Show a token."""
+        style = ACCEPTED_STYLE if self._show_accepted and response.from_draft else ""
+        if self._live is None:
+            out.print(Text(response.text, style=style), end="", soft_wrap=True)
+            return
+        *complete, rest = response.text.split("\n")
+        for part in complete:
+            self._line.append(part, style=style)
+            self._flush_line()
+        self._line.append(rest, style=style)
+        self._status = Text(
+            f"{response.generation_tokens} tokens  {response.generation_tps:.1f} tok/s  "
+            f"acceptance {response.acceptance_length:.2f}",
+            style="dim",
+        )
+        self._refresh()
+
+    def _flush_line(self) -> None:
+        out.print(self._line, soft_wrap=True)
+        self._line = Text()
+
+    def _refresh(self, force: bool = False) -> None:
+        now = time.perf_counter()
+        if self._live and (force or now - self._shown >= REFRESH_SECONDS):
+            self._live.update(Group(self._line, self._status), refresh=True)
+            self._shown = now
+
+
+def statistics_table(statistics: Statistics, plain: PlainRun | None = None) -> Table:
+    """The figures of an answer, beside those of the same prompt decoded plainly."""
+    table = Table(show_header=plain is not None)
+    table.add_column("")
+    table.add_column("mirror-sd", justify="right")
+    if plain is not None:
+        table.add_column("plain mlx-lm", justify="right")
+    s, p = statistics, plain
+    table.add_row("tokens", str(s.tokens), str(len(p.tokens)) if p else None)
+    table.add_row("acceptance length", f"{s.acceptance_length:.2f}", "1.00")
+    table.add_row("target passes", str(s.passes), str(len(p.tokens)) if p else None)
+    table.add_row("draft time", f"{s.draft_seconds:.2f} s", "")
+    table.add_row("verify time", f"{s.verify_seconds:.2f} s", f"{p.seconds:.2f} s" if p else None)
+    table.add_row(
+        "speed",
+        f"{s.tokens_per_second:.1f} tok/s",
+        f"{p.tokens_per_second:.1f} tok/s" if p else None,
+    )
+    if p:
+        ratio = s.tokens_per_second / p.tokens_per_second if p.tokens_per_second else 0.0
+        table.add_row("speed over plain", f"{ratio:.2f}x", "1.00x")
+        table.add_row("identical text", "yes" if p.divergence is None else str(p.divergence), "")
+    return table

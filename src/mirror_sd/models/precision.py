@@ -61,7 +61,7 @@ def apply(model: nn.Module, choice: Dtype) -> tuple[nn.Module, str | None]:
     if choice is Dtype.auto:
         choice, notice = _decide(model)
     if choice is Dtype.stored:
-        return model, None
+        return model, notice
     if choice is Dtype.quantized:
         model.set_dtype(mx.float32)
         return model, notice

@@ -87,7 +87,7 @@ def test_chat_keeps_its_caches_from_turn_to_turn(pair):
     turns = [line for line in talk.stderr.splitlines() if "reused" in line]
     reused = [int(line.split("(")[1].split()[0]) for line in turns]
     assert reused[0] == 0
-    assert reused[1] > 10  # the first question and most of its answer
+    assert reused[1] >= len("uhelloeb")  # the whole first prompt: three special tokens and 5 bytes
     answers = talk.stdout.split("> ")
     assert answers[1] == answers[3]  # after /reset, the same question gets the same answer
 

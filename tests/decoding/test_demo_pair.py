@@ -51,9 +51,10 @@ def test_20_prompts_of_128_tokens_at_all_settings(demo_pair):
 
 def test_the_draft_is_right_often_enough_to_be_the_trained_one(demo_pair):
     model, tokenizer = demo_pair
-    tokens = chat_tokens(tokenizer, [{"role": "user", "content": prompts.builtin()[0].text}])
-    *_, last = stream_generate(model, tokenizer, tokens, 64)
-    assert last.acceptance_length > 1.3  # measured 1.6; an untrained or misread draft has 1.0
+    question = "Write a Python function that adds two numbers."
+    tokens = chat_tokens(tokenizer, [{"role": "user", "content": question}])
+    *_, last = stream_generate(model, tokenizer, tokens, 48)
+    assert last.acceptance_length > 1.8  # measured 2.3; an untrained or misread draft has 1.0
 
 
 def test_a_second_turn_reuses_the_first_ones_prompt_and_answer(demo_pair):

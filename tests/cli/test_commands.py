@@ -89,7 +89,7 @@ def test_chat_keeps_its_caches_from_turn_to_turn(pair):
     assert reused[0] == 0
     assert reused[1] >= len("uhelloeb")  # the whole first prompt: three special tokens and 5 bytes
     answers = talk.stdout.split("> ")
-    assert answers[1] == answers[3]  # after /reset, the same question gets the same answer
+    assert answers[1] == answers[4]  # after /reset, the same question gets the same answer
 
 
 def test_chat_ends_at_the_end_of_input(pair):

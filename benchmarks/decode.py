@@ -1,0 +1,142 @@
+"""Plain mlx-lm against mirror-sd on the same weights, prompt by prompt, in one run.
+
+    python benchmarks/decode.py [--model demo] [--block-sizes 2 4 8] [--tokens 64] [--runs 3]
+                                [--per-kind 2] [--json FILE]
+
+Every figure is a ratio within one run; of several runs the median is shown. Overhead is the wall
+time of the whole loop over the sum of its forward passes measured alone. Ratios from a CPU say
+nothing about an Apple GPU, where checking several tokens costs little more than one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from dataclasses import asdict, dataclass
+
+import mirror_sd
+from mirror_sd.api import make_session
+from mirror_sd.bench import environment, prompts, replay
+from mirror_sd.decoding import plain
+from mirror_sd.decoding.drafter import DFlashDrafter
+from mirror_sd.decoding.prompt import chat_tokens
+
+
+@dataclass
+class Row:
+    """One prompt at one block size in one run."""
+
+    kind: str
+    prompt: int
+    run: int
+    block_size: int
+    tokens: int
+    acceptance_length: float
+    speedup: float
+    overhead: float
+    identical: bool
+    tie: bool
+
+
+def measure(pair, tokenizer, tokens, settings, block_size) -> tuple[dict, list[int]]:
+    session = make_session(pair, block_size=block_size)
+    session.prefill(tokens)
+    cycles = list(session.stream(settings.tokens, pair.eos_token_ids))
+    answer = [token for cycle in cycles for token in cycle.tokens]
+    drafter = DFlashDrafter(pair.draft.model, pair.target)
+    alone = replay.forward_times(pair.target, drafter, tokens, cycles)
+    s = session.statistics
+    figures = {
+        "tokens": s.tokens,
+        "acceptance_length": s.acceptance_length,
+        "seconds": s.seconds,
+        "overhead": s.seconds / alone.total,
+    }
+    return figures, answer
+
+
+def _is_tie(pair, tokenizer, tokens, answer) -> bool:
+    divergence = plain.run(pair.target, tokenizer, tokens, len(answer), answer).divergence
+    return divergence is not None and divergence.is_tie
+
+
+def run_prompt(pair, tokenizer, index, prompt, run, settings) -> list[Row]:
+    tokens = chat_tokens(tokenizer, [{"role": "user", "content": prompt.text}])
+    rows = []
+    baseline: plain.PlainRun | None = None
+    for block_size in settings.block_sizes:
+        figures, answer = measure(pair, tokenizer, tokens, settings, block_size)
+        if baseline is None:  # once per prompt and run
+            baseline = plain.run(pair.target, tokenizer, tokens, settings.tokens)
+        identical = answer == baseline.tokens
+        tie = not identical and _is_tie(pair, tokenizer, tokens, answer)
+        speed = figures["tokens"] / figures.pop("seconds")
+        rows.append(
+            Row(
+                kind=prompt.kind,
+                prompt=index,
+                run=run,
+                block_size=block_size,
+                speedup=speed / baseline.tokens_per_second,
+                identical=identical,
+                tie=tie,
+                **figures,
+            )
+        )
+    return rows
+
+
+def show(rows: list[Row], block_sizes: list[int]) -> None:
+    def median(chosen: list[Row], key: str) -> float:
+        return statistics.median(getattr(row, key) for row in chosen)
+
+    print("| kind | block | acceptance length | speed over plain | overhead | identical |")
+    print("|---|---|---|---|---|---|")
+    for kind in (*prompts.KINDS, "all"):
+        for block_size in block_sizes:
+            chosen = [r for r in rows if r.block_size == block_size and kind in (r.kind, "all")]
+            if not chosen:
+                continue
+            same = sum(r.identical for r in chosen)
+            ties = sum(r.tie for r in chosen)
+            print(
+                f"| {kind} | {block_size} | {median(chosen, 'acceptance_length'):.2f} "
+                f"| {median(chosen, 'speedup'):.2f}x | {median(chosen, 'overhead'):.3f} "
+                f"| {same}/{len(chosen)}{f' ({ties} ties)' if ties else ''} |"
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="demo")
+    parser.add_argument("--draft")
+    parser.add_argument("--block-sizes", type=int, nargs="+", default=[2, 4, 8])
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--per-kind", type=int, default=2)
+    parser.add_argument("--json", help="also write every figure to this file")
+    settings = parser.parse_args()
+    pair, tokenizer = mirror_sd.load(settings.model, settings.draft)
+    if pair.draft is None:
+        sys.exit("this target has no draft; name one with --draft")
+    rows = []
+    chosen = prompts.builtin(settings.per_kind)
+    for run in range(settings.runs):
+        for index, prompt in enumerate(chosen):
+            rows += run_prompt(pair, tokenizer, index, prompt, run, settings)
+            print(f"run {run + 1}: {index + 1}/{len(chosen)} prompts", end="\r", file=sys.stderr)
+    print(file=sys.stderr)
+    facts = environment.describe()
+    print("\n".join(f"{label}: {value}" for label, value in facts.items()))
+    size = f"at most {settings.tokens} tokens, median of {settings.runs} runs"
+    print(f"{len(chosen)} prompts, {size}\n")
+    show(rows, settings.block_sizes)
+    if settings.json:
+        with open(settings.json, "w", encoding="utf-8") as file:
+            json.dump({"environment": facts, "rows": [asdict(r) for r in rows]}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

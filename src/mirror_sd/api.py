@@ -17,8 +17,8 @@ from .decoding.statistics import Cycle, Statistics
 from .decoding.text import TextStream
 from .errors import PromptError
 from .models.demo import Progress
+from .models.dtype import Dtype
 from .models.loading import Pair, load_pair
-from .models.precision import Dtype
 from .models.target import Target
 
 

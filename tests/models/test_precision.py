@@ -6,7 +6,7 @@ import pytest
 from mlx.utils import tree_flatten
 
 from mirror_sd.models import precision
-from mirror_sd.models.precision import Dtype
+from mirror_sd.models.dtype import Dtype
 from tests import tiny
 
 TOKENS = mx.array([[1, 2, 3]])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from . import options, view
+from .answer import stream
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -66,24 +67,14 @@ def _turn(
     show_accepted: bool,
 ) -> None:
     """Answer the last message and append the answer, as far as it came."""
-    from ..api import stream_generate
     from ..decoding.prompt import chat_tokens
     from ..errors import PromptError
 
     pieces: list[str] = []
     try:
         tokens = chat_tokens(tokenizer, messages)
-        with view.Answer(show_accepted) as shown:
-            for response in stream_generate(
-                pair,
-                tokenizer,
-                tokens,
-                max_tokens,
-                session=session,
-                prompt_progress_callback=shown.prefill,
-            ):
-                pieces.append(response.text)
-                shown.add(response)
+        for response in stream(pair, tokenizer, tokens, max_tokens, session, show_accepted):
+            pieces.append(response.text)
     except KeyboardInterrupt:
         view.err.print("stopped", style="dim")
     except PromptError as error:

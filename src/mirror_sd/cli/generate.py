@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import options, view
+from .answer import stream
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -35,6 +36,7 @@ def generate(
     dtype: options.Dtype = options.DtypeChoice.auto,
 ) -> None:
     """Answer one prompt and say how fast it was."""
+    from ..api import make_session
     from ..errors import PromptError
 
     text = sys.stdin.read() if prompt == "-" else prompt
@@ -44,9 +46,10 @@ def generate(
         raise PromptError("--system needs a chat template, which --raw switches off")
     pair, tokenizer = options.load_pair(model, draft, no_draft, dtype, draft_bits)
     tokens = _encode(tokenizer, text, system, raw)
-    answer, statistics = _answer(
-        pair, tokenizer, tokens, max_tokens, block_size, draft_window, show_accepted
-    )
+    session = make_session(pair, block_size=block_size, draft_window=draft_window)
+    responses = stream(pair, tokenizer, tokens, max_tokens, session, show_accepted)
+    answer = [response.token for response in responses]
+    statistics = session.statistics
     plain = _plain(pair, tokenizer, tokens, max_tokens, answer) if compare else None
     view.err.print(view.statistics_table(statistics, plain))
     if plain and statistics.tokens_per_second < plain.tokens_per_second and not no_draft:
@@ -66,33 +69,6 @@ def _encode(tokenizer: TokenizerWrapper, text: str, system: str | None, raw: boo
         return encode(tokenizer, text)
     messages = [{"role": "system", "content": system}] if system is not None else []
     return chat_tokens(tokenizer, [*messages, {"role": "user", "content": text}])
-
-
-def _answer(
-    pair: Pair,
-    tokenizer: TokenizerWrapper,
-    tokens: list[int],
-    max_tokens: int,
-    block_size: int | None,
-    draft_window: int | None,
-    show_accepted: bool,
-) -> tuple[list[int], view.Statistics]:
-    from ..api import make_session, stream_generate
-
-    session = make_session(pair, block_size=block_size, draft_window=draft_window)
-    answer = []
-    with view.Answer(show_accepted) as shown:
-        for response in stream_generate(
-            pair,
-            tokenizer,
-            tokens,
-            max_tokens,
-            session=session,
-            prompt_progress_callback=shown.prefill,
-        ):
-            answer.append(response.token)
-            shown.add(response)
-    return answer, session.statistics
 
 
 def _plain(

@@ -7,23 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..models.dtype import Dtype as DtypeChoice
 from . import view
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
     from ..models.loading import Pair
-
-
-class DtypeChoice(StrEnum):
-    """`models.precision.Dtype`, without importing MLX for `--help`."""
-
-    auto = "auto"
-    stored = "stored"
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-    quantized = "quantized"
 
 
 class DraftBits(StrEnum):

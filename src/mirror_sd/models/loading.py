@@ -16,7 +16,7 @@ from ..errors import CheckpointError, MirrorError, Notice
 from . import checkpoint, demo, pairing, precision, registry
 from .draft import DFlashDraft
 from .draft_config import parse
-from .precision import Dtype
+from .dtype import Dtype
 from .target import TargetModel
 
 

@@ -7,26 +7,16 @@ On a GPU they stay as stored. The CPU kernels of MLX for quantised and 16-bit pr
 from __future__ import annotations
 
 import os
-from enum import StrEnum
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model, get_total_parameters
 
+from .dtype import Dtype
+
 # Weights may take this share of the memory that is free, the rest is for caches and the system.
 COMFORTABLE = 0.5
-
-
-class Dtype(StrEnum):
-    """The choices of `--dtype`."""
-
-    auto = "auto"
-    stored = "stored"
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-    quantized = "quantized"
 
 
 def on_cpu() -> bool:

@@ -20,6 +20,7 @@ import mirror_sd
 from mirror_sd.api import make_session
 from mirror_sd.bench import environment, prompts, replay
 from mirror_sd.decoding import plain
+from mirror_sd.decoding.divergence import find
 from mirror_sd.decoding.drafter import DFlashDrafter
 from mirror_sd.decoding.prompt import chat_tokens
 
@@ -57,8 +58,8 @@ def measure(pair, tokenizer, tokens, settings, block_size) -> tuple[dict, list[i
     return figures, answer
 
 
-def _is_tie(pair, tokenizer, tokens, answer) -> bool:
-    divergence = plain.run(pair.target, tokenizer, tokens, len(answer), answer).divergence
+def _is_tie(pair, tokens, answer, plain_tokens) -> bool:
+    divergence = find(pair.target, tokens, answer, plain_tokens)
     return divergence is not None and divergence.is_tie
 
 
@@ -71,7 +72,7 @@ def run_prompt(pair, tokenizer, index, prompt, run, settings) -> list[Row]:
         if baseline is None:  # once per prompt and run
             baseline = plain.run(pair.target, tokenizer, tokens, settings.tokens)
         identical = answer == baseline.tokens
-        tie = not identical and _is_tie(pair, tokenizer, tokens, answer)
+        tie = not identical and _is_tie(pair, tokens, answer, baseline.tokens)
         speed = figures["tokens"] / figures.pop("seconds")
         rows.append(
             Row(

@@ -9,7 +9,7 @@ import mlx.core as mx
 from mlx_lm.generate import generation_stream, wired_limit
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from .decoding.acceptance import GreedyAcceptance
+from .decoding.acceptance import ExactGreedyAcceptance, GreedyAcceptance
 from .decoding.drafter import DFlashDrafter, Drafter, NoDrafter
 from .decoding.length import FixedLength
 from .decoding.session import PrefillProgress, Session
@@ -96,6 +96,7 @@ def make_session(
     *,
     block_size: int | None = None,
     draft_window: int | None = None,
+    exact: bool = False,
     drafter: Drafter | None = None,
 ) -> Session:
     """A conversation that keeps its caches from answer to answer.
@@ -105,6 +106,8 @@ def make_session(
         block_size: anchor and drafted tokens per cycle, 1 for plain decoding; None takes the
             size the draft was trained with.
         draft_window: bounds the draft's context to so many recent tokens (and a few first ones).
+        exact: leave choices between nearly equal tokens to passes over a single row, as plain
+            decoding makes them.
         drafter: replaces the pair's own.
 
     Raises:
@@ -121,7 +124,8 @@ def make_session(
         )
     length = longest if block_size is None else block_size - 1
     target = Target(model.target, drafter.taps)
-    return Session(target, drafter, GreedyAcceptance(), FixedLength(length))
+    acceptance = ExactGreedyAcceptance() if exact else GreedyAcceptance()
+    return Session(target, drafter, acceptance, FixedLength(length))
 
 
 def stream_generate(
@@ -132,6 +136,7 @@ def stream_generate(
     *,
     block_size: int | None = None,
     draft_window: int | None = None,
+    exact: bool = False,
     session: Session | None = None,
     prompt_progress_callback: PrefillProgress | None = None,
 ) -> Iterator[GenerationResponse]:
@@ -144,6 +149,7 @@ def stream_generate(
         max_tokens: at most so many; fewer where the model's context ends.
         block_size: see `make_session`.
         draft_window: see `make_session`.
+        exact: see `make_session`.
         session: continues a conversation; `prompt` is then the whole of it, and what the session
             has seen of it is reused.
         prompt_progress_callback: told (tokens done, tokens in all) during prefill.
@@ -158,7 +164,7 @@ def stream_generate(
         raise PromptError(f"max_tokens is {max_tokens}: at least one token must be asked for")
     tokens = encode(tokenizer, prompt)
     if session is None:
-        session = make_session(model, block_size=block_size, draft_window=draft_window)
+        session = make_session(model, block_size=block_size, draft_window=draft_window, exact=exact)
     with wired_limit(model.target.model, [generation_stream]):
         session.prefill(tokens, prompt_progress_callback)
         limit = model.target.context_limit
@@ -180,6 +186,7 @@ def generate(
     verbose: bool = False,
     block_size: int | None = None,
     draft_window: int | None = None,
+    exact: bool = False,
     session: Session | None = None,
     prompt_progress_callback: PrefillProgress | None = None,
 ) -> str:
@@ -199,6 +206,7 @@ def generate(
         max_tokens,
         block_size=block_size,
         draft_window=draft_window,
+        exact=exact,
         session=session,
         prompt_progress_callback=prompt_progress_callback,
     ):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mirror_sd.errors import CheckpointError, UnsupportedError
+from mirror_sd.models.draft import DFlashDraft
 from mirror_sd.models.draft_config import parse
 from tests.tiny import DRAFT
 
@@ -31,8 +32,14 @@ def test_rope_theta_is_found_inside_rope_settings(place):
 
 def test_sliding_layers_are_causal_unless_told_otherwise():
     sliding = {"layer_types": ["sliding_attention"] * 2, "sliding_window": 8}
-    assert read(**sliding).causal_sliding
-    assert not read(**sliding, is_causal=False).causal_sliding
+    for told, causal in ((..., True), (False, False), (True, True)):
+        draft = DFlashDraft(read(**sliding, is_causal=told))
+        assert draft.layers[0].self_attn.causal is causal
+
+
+def test_full_layers_are_bidirectional_unless_told_otherwise():
+    assert DFlashDraft(read()).layers[0].self_attn.causal is False
+    assert DFlashDraft(read(is_causal=True)).layers[0].self_attn.causal is True
 
 
 @pytest.mark.parametrize(
@@ -46,6 +53,7 @@ def test_sliding_layers_are_causal_unless_told_otherwise():
         ({"rope_theta": ...}, "no rope_theta"),
         ({"layer_types": ["full_attention"]}, "layer_types"),
         ({"layer_types": ["sliding_attention"] * 2}, "no sliding_window"),
+        ({"architectures": ["DFlash2DraftModel"]}, "no conv_kernel_size"),
         ({"architectures": ["LlamaForCausalLM"]}, "LlamaForCausalLM"),
     ],
 )
@@ -55,7 +63,5 @@ def test_a_config_that_cannot_be_used_says_why(changes, said):
 
 
 def test_kinds_that_are_not_supported_are_named():
-    with pytest.raises(UnsupportedError, match="DFlash 2"):
-        read(architectures=["DFlash2DraftModel"])
     with pytest.raises(UnsupportedError, match="gelu"):
         read(hidden_act="gelu")

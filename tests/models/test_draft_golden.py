@@ -14,7 +14,7 @@ from mirror_sd.models.draft_config import parse
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = [
     *("full", "nested", "yarn", "sliding_causal"),
-    *("sliding_bidirectional", "gemma_like", "biased"),
+    *("sliding_bidirectional", "gemma_like", "biased", "dflash2"),
 ]
 
 
@@ -58,6 +58,29 @@ def test_every_cycle_equals_the_reference(case):
 )
 def test_the_cases_tell_a_wrong_reading_apart(case, changes):
     assert errors(case, **changes)[0] > 1e-2
+
+
+def test_the_selectors_path_equals_the_reference():
+    folder = GOLDEN / "dflash2"
+    draft = DFlashDraft(parse(json.loads((folder / "config.json").read_text()), "dflash2"))
+    draft.load_weights(str(folder / "model.safetensors"))
+    data, facts = mx.load(str(folder / "case.safetensors"), return_metadata=True)
+    context = draft.make_context()
+    walked = argmaxed = 0
+    for i in range(int(facts["cycles"])):
+        block = data[f"cycle{i}.block"]
+        draft.extend(data[f"cycle{i}.features"], context)
+        hidden = draft(data["embed"][block], context)[0, 1:]
+        logits = hidden @ data["head"].T
+        chosen = draft.select(hidden, logits, block[0, 0].item())
+        path = data[f"cycle{i}.path"][0].tolist()
+        assert chosen.tokens.tolist() == path
+        assert chosen.candidates.shape == chosen.scores.shape == (7, 8)
+        for token, row in zip(path, chosen.candidates.tolist(), strict=True):
+            assert token in row
+        walked += 1
+        argmaxed += mx.argmax(logits, axis=-1).tolist() == path
+    assert argmaxed < walked  # the selector changes the path: the case tells
 
 
 def test_features_in_pieces_equal_features_at_once():

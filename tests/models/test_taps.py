@@ -9,74 +9,7 @@ from mirror_sd.models.structure import discover
 from mirror_sd.models.taps import TappedModel
 from mirror_sd.models.target import TargetModel
 from tests import tiny
-
-BASE = {k: v for k, v in tiny.LLAMA.items() if k != "eos_token_id"}
-ROPE = {"type": "default", "mrope_section": [1, 1, 0], "rope_theta": 1e4}
-FAMILIES = {
-    "llama": BASE,
-    "llama tied": {**BASE, "tie_word_embeddings": True},
-    "qwen2": {**BASE, "model_type": "qwen2"},
-    "qwen3": {**BASE, "model_type": "qwen3"},
-    "qwen3_moe": {
-        **BASE,
-        "model_type": "qwen3_moe",
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": [],
-        "moe_intermediate_size": 32,
-        "norm_topk_prob": True,
-    },
-    "qwen3_5": {
-        "model_type": "qwen3_5",
-        "text_config": {
-            **BASE,
-            "model_type": "qwen3_5_text",
-            "linear_num_value_heads": 4,
-            "linear_num_key_heads": 2,
-            "linear_key_head_dim": 16,
-            "linear_value_head_dim": 16,
-            "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5},
-        },
-    },
-    "gemma2": {
-        **BASE,
-        "model_type": "gemma2",
-        "query_pre_attn_scalar": 16,
-        "attn_logit_softcapping": 50.0,
-        "final_logit_softcapping": 3.0,
-    },
-    "gemma3_text": {
-        **BASE,
-        "model_type": "gemma3_text",
-        "query_pre_attn_scalar": 16,
-        "sliding_window": 8,
-        "sliding_window_pattern": 2,
-    },
-    "gpt_oss": {
-        **BASE,
-        "model_type": "gpt_oss",
-        "num_local_experts": 4,
-        "num_experts_per_tok": 2,
-        "sliding_window": 8,
-        "rope_scaling": {
-            "rope_type": "yarn",
-            "factor": 4.0,
-            "original_max_position_embeddings": 64,
-        },
-        "layer_types": ["sliding_attention", "full_attention"] * 2,
-    },
-    "granite": {
-        **BASE,
-        "model_type": "granite",
-        "logits_scaling": 4.0,
-        "attention_multiplier": 0.25,
-        "embedding_multiplier": 6.0,
-        "residual_multiplier": 0.5,
-        "attention_bias": False,
-        "mlp_bias": False,
-    },
-}
+from tests.families import FAMILIES
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -85,8 +18,8 @@ def test_parts_are_found_and_give_the_targets_own_numbers(family):
     model = tiny.model(settings)
     target = TargetModel(model, settings, family)  # compares the tapped logits bit for bit
     target.lend()
-    assert (target.vocab_size, target.hidden_size, target.depth) == (tiny.VOCAB, 64, 4)
-    assert target.context_limit == 512
+    depth = (settings.get("text_config") or settings)["num_hidden_layers"]
+    assert (target.vocab_size, target.hidden_size, target.depth) == (tiny.VOCAB, 64, depth)
     tokens = mx.array([[3, 1, 4, 1, 5]])
     trace = TappedModel(model, target.structure, [0])(tokens, make_prompt_cache(model))
     assert mx.abs(target.embed(tokens) - trace.entering).max().item() < 1e-4

@@ -1,71 +1,263 @@
-"""The target's caches, taken back to what was accepted.
+"""Taking a target's caches back to what was accepted, exactly, for every kind that mlx-lm makes.
 
-A verify writes one row per drafted token into every layer's cache; `mark` before it and `rewind`
-after it leave exactly the rows of accepted tokens.
+A verify writes one row per drafted token into every layer's cache. `mark` before it and `rewind`
+after it leave the cache as if only the accepted tokens had been seen.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import mlx.core as mx
-import mlx.nn as nn
-from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
+from mlx_lm.models.cache import (
+    ArraysCache,
+    CacheList,
+    ChunkedKVCache,
+    ConcatenateKVCache,
+    KVCache,
+    QuantizedKVCache,
+    RotatingKVCache,
+)
 
 from ..errors import UnsupportedError
 
-# Kinds whose rows stand in order behind one offset, so that forgetting rows is exact.
-TRIMMABLE = (KVCache, QuantizedKVCache)
+
+class Replayer(Protocol):
+    """Runs the recurrences of a verify again, from the marked state."""
+
+    def replay(self, cache: ArraysCache, keep: int) -> None:
+        """Advance `cache`, which holds the marked state, over the first `keep` rows."""
 
 
-class TargetCache:
-    """The caches of all layers for one sequence.
-
-    Args:
-        model: an mlx-lm model.
-
-    Raises:
-        UnsupportedError: a layer uses a cache that cannot be rewound; the message names it.
-    """
-
-    def __init__(self, model: nn.Module):
-        self.layers: list[Any] = make_prompt_cache(model)
-        self.length = 0
-        self._mark: int | None = None
-        kinds = {type(c).__name__ for c in self.layers if type(c) not in TRIMMABLE}
-        if kinds:
-            raise UnsupportedError(
-                f"the target's layers use {' and '.join(sorted(kinds))}, which mirror-sd cannot "
-                "rewind yet; it needs plain KV caches"
-            )
-
-    def advance(self, rows: int) -> None:
-        """Note that the model has just written `rows` rows."""
-        self.length += rows
+class Rewindable(Protocol):
+    """One layer's cache, with a way back."""
 
     def mark(self) -> None:
-        """Remember this state: the next `rewind` counts from here."""
-        self._mark = self.length
+        """Remember the present state."""
 
-    def rewind(self, keep: int) -> None:
-        """Forget all rows written since `mark` but the first `keep`."""
-        assert self._mark is not None, "rewind without mark"
-        self.trim_to(self._mark + keep)
-        self._mark = None
+    def rewind(self, rows: int, keep: int) -> None:
+        """Of the `rows` rows written since `mark`, keep the first `keep`."""
 
-    def trim_to(self, length: int) -> None:
-        """Forget everything behind the first `length` rows."""
-        assert 0 <= length <= self.length, f"cannot trim {self.length} rows to {length}"
-        for cache in self.layers:
-            cache.trim(cache.offset - length)
-        self.length = length
+    def can_trim(self, count: int) -> bool:
+        """Whether forgetting the latest `count` rows, without a mark, is exact."""
 
-    def restore(self) -> None:
-        """Forget a forward pass or a verify that was cut short, if there was one."""
-        self.trim_to(self.length if self._mark is None else self._mark)
-        self._mark = None
+    def trim(self, count: int) -> None:
+        """Forget the latest `count` rows."""
 
-    @property
-    def arrays(self) -> list[mx.array]:
-        """Everything to evaluate so that the caches are up to date."""
-        return [cache.state for cache in self.layers]
+    def recover(self, length: int) -> bool:
+        """Take back whatever was written behind `length` rows since `mark`, if that is exact."""
+
+    def clear(self) -> None:
+        """Back to empty."""
+
+
+class Trimmed:
+    """Rows in order behind one offset: forgetting rows is moving the offset."""
+
+    def __init__(self, cache: Any):
+        self.cache = cache
+        self._empty = dict(vars(cache))
+
+    def mark(self) -> None:
+        """Nothing to remember: old rows are never overwritten."""
+
+    def rewind(self, rows: int, keep: int) -> None:
+        """Move the offset."""
+        self.trim(rows - keep)
+
+    def can_trim(self, count: int) -> bool:
+        """Always."""
+        return True
+
+    def trim(self, count: int) -> None:
+        """Move the offset."""
+        self.cache.trim(count)
+
+    def recover(self, length: int) -> bool:
+        """The offset tells how many rows were written."""
+        self.trim(self.cache.offset - length)
+        return True
+
+    def clear(self) -> None:
+        """As it was made."""
+        vars(self.cache).update(self._empty)
+
+
+class Concatenated(Trimmed):
+    """Rows without spare room: mlx-lm's `trim` moves the offset only, so the rows are cut too."""
+
+    def trim(self, count: int) -> None:
+        """Cut rows off the end."""
+        cache = self.cache
+        if not count:
+            return
+        cache.offset -= count
+        if cache.offset == 0:
+            cache.keys = cache.values = None
+        else:
+            cache.keys = cache.keys[..., : cache.offset, :]
+            cache.values = cache.values[..., : cache.offset, :]
+
+
+class Chunked(Trimmed):
+    """Rows of the latest chunk: rows in front of it are gone, those behind are in order."""
+
+    def can_trim(self, count: int) -> bool:
+        """As long as no row in front of the chunk would be needed again."""
+        return count == 0 or self.cache.start_position == 0
+
+
+class Rotating(Trimmed):
+    """A sliding window. Writing several rows puts it in order, in a new buffer, and leaves all but
+    the oldest of the window's rows before them: with one accepted row or more, cutting the rejected
+    ones off the end is exact even after the window has wrapped; with none, the old buffer comes
+    back. Writing a single row overwrites the oldest one, but a single row is never rejected.
+    """
+
+    def __init__(self, cache: RotatingKVCache):
+        super().__init__(cache)
+        self._marked = dict(self._empty)
+
+    def mark(self) -> None:
+        """Keep references to the buffers."""
+        self._marked = dict(vars(self.cache))
+
+    def rewind(self, rows: int, keep: int) -> None:
+        """Cut rows off the end, or restore the marked state."""
+        if keep:
+            self.trim(rows - keep)
+        else:
+            vars(self.cache).update(self._marked)
+        self._marked = dict(self._empty)
+
+    def trim(self, count: int) -> None:
+        """Cut rows off the end of an ordered buffer."""
+        cache = self.cache
+        if not count:
+            return
+        cache.offset -= count
+        cache._idx -= count
+        if cache.offset == 0:
+            cache.keys = cache.values = None
+        else:
+            cache.keys = cache.keys[..., : cache._idx, :]
+            cache.values = cache.values[..., : cache._idx, :]
+
+    def can_trim(self, count: int) -> bool:
+        """Only before it wraps: afterwards the rows that would come back are gone."""
+        return count == 0 or self.cache.offset < self.cache.max_size
+
+    def recover(self, length: int) -> bool:
+        """Exact unless a single row has overwritten the oldest one."""
+        count = self.cache.offset - length
+        if count > 1:
+            vars(self.cache).update(self._marked)
+        elif count == 1:
+            if self.cache.offset > self.cache.max_size:
+                return False
+            self.trim(1)
+        return True
+
+
+class Recurrent:
+    """Convolution and recurrence states: the marked state, advanced again over accepted rows."""
+
+    def __init__(self, cache: ArraysCache, replayer: Replayer):
+        self.cache = cache
+        self._replayer = replayer
+        self._size = len(cache.cache)
+        self._marked: list[mx.array | None] = [None] * self._size
+
+    def mark(self) -> None:
+        """Keep references: arrays are values, and these caches replace theirs."""
+        self._marked = list(self.cache.cache)
+
+    def rewind(self, rows: int, keep: int) -> None:
+        """Restore the marked state and replay the recurrence, unless all rows stay."""
+        if keep < rows:
+            self.cache.cache = list(self._marked)
+            if keep:
+                self._replayer.replay(self.cache, keep)
+        self.mark()
+
+    def can_trim(self, count: int) -> bool:
+        """A state has no rows to forget."""
+        return count == 0
+
+    def trim(self, count: int) -> None:
+        """Nothing but zero rows."""
+        assert count == 0
+
+    def recover(self, length: int) -> bool:
+        """Restore the marked state."""
+        self.cache.cache = list(self._marked)
+        return True
+
+    def clear(self) -> None:
+        """No state."""
+        self.cache.cache = [None] * self._size
+        self.mark()
+
+
+class Several:
+    """A layer with several caches: each is rewound in its own way."""
+
+    def __init__(self, parts: list[Rewindable]):
+        self._parts = parts
+
+    def mark(self) -> None:
+        """Mark each."""
+        for part in self._parts:
+            part.mark()
+
+    def rewind(self, rows: int, keep: int) -> None:
+        """Rewind each."""
+        for part in self._parts:
+            part.rewind(rows, keep)
+
+    def can_trim(self, count: int) -> bool:
+        """If each can."""
+        return all(part.can_trim(count) for part in self._parts)
+
+    def trim(self, count: int) -> None:
+        """Trim each."""
+        for part in self._parts:
+            part.trim(count)
+
+    def recover(self, length: int) -> bool:
+        """Recover each."""
+        return all(part.recover(length) for part in self._parts)
+
+    def clear(self) -> None:
+        """Clear each."""
+        for part in self._parts:
+            part.clear()
+
+
+# By exact type: a subclass may mean something else by its rows.
+KINDS: dict[type, Callable[[Any], Rewindable]] = {
+    KVCache: Trimmed,
+    QuantizedKVCache: Trimmed,
+    ConcatenateKVCache: Concatenated,
+    ChunkedKVCache: Chunked,
+    RotatingKVCache: Rotating,
+}
+
+
+def rewindable(cache: Any, replayer: Replayer) -> Rewindable:
+    """The way back for one cache.
+
+    Raises:
+        UnsupportedError: no exact way is known; the message names the kind.
+    """
+    kind = type(cache)
+    if kind in KINDS:
+        return KINDS[kind](cache)
+    if kind is ArraysCache:
+        return Recurrent(cache, replayer)
+    if kind is CacheList:
+        return Several([rewindable(part, replayer) for part in cache.caches])
+    raise UnsupportedError(
+        f"the target's layers use {kind.__name__}, which mirror-sd cannot rewind exactly"
+    )

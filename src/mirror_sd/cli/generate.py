@@ -31,12 +31,14 @@ def generate(
         bool, typer.Option("--compare", help="Decode plainly too, and compare text and speed.")
     ] = False,
     show_accepted: options.ShowAccepted = False,
+    exact: options.Exact = False,
     draft_window: options.DraftWindow = None,
     draft_bits: options.Bits = None,
     dtype: options.Dtype = options.DtypeChoice.auto,
 ) -> None:
     """Answer one prompt and say how fast it was."""
     from ..api import make_session
+    from ..decoding.divergence import find
     from ..errors import PromptError
 
     text = sys.stdin.read() if prompt == "-" else prompt
@@ -46,18 +48,22 @@ def generate(
         raise PromptError("--system needs a chat template, which --raw switches off")
     pair, tokenizer = options.load_pair(model, draft, no_draft, dtype, draft_bits)
     tokens = _encode(tokenizer, text, system, raw)
-    session = make_session(pair, block_size=block_size, draft_window=draft_window)
+    session = make_session(pair, block_size=block_size, draft_window=draft_window, exact=exact)
     responses = stream(pair, tokenizer, tokens, max_tokens, session, show_accepted)
     answer = [response.token for response in responses]
     statistics = session.statistics
-    plain = _plain(pair, tokenizer, tokens, max_tokens, answer) if compare else None
-    view.err.print(view.statistics_table(statistics, plain))
-    if plain and statistics.tokens_per_second < plain.tokens_per_second and not no_draft:
+    if not compare:
+        view.err.print(view.statistics_table(statistics))
+        return
+    plain = _plain(pair, tokenizer, tokens, len(answer))
+    divergence = find(pair.target, tokens, answer, plain.tokens)
+    view.err.print(view.comparison_table(statistics, plain, divergence))
+    if statistics.tokens_per_second < plain.tokens_per_second and not no_draft:
         view.show_note(
             "drafting did not pay here: the draft was right too seldom for what verifying costs "
             "on this machine; try a smaller --block-size"
         )
-    if plain and plain.divergence and not plain.divergence.is_tie:
+    if divergence and not divergence.is_tie:
         raise typer.Exit(1)
 
 
@@ -75,19 +81,12 @@ def _plain(
     pair: Pair,
     tokenizer: TokenizerWrapper,
     tokens: list[int],
-    max_tokens: int,
-    answer: list[int],
+    count: int,
 ) -> view.PlainRun:
     from ..decoding import plain
 
-    with view.Loading("Decoding plainly with mlx-lm, to compare") as progress:
+    label = "Decoding plainly with mlx-lm, to compare"
+    with view.Loading(label) as progress:
         return plain.run(
-            pair.target,
-            tokenizer,
-            tokens,
-            min(max_tokens, len(answer)),
-            expected=answer,
-            progress=lambda n: progress(
-                "Decoding plainly with mlx-lm, to compare", n / len(answer)
-            ),
+            pair.target, tokenizer, tokens, count, lambda done: progress(label, done / count)
         )

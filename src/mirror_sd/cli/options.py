@@ -53,6 +53,12 @@ DraftWindow = Annotated[
     int | None,
     typer.Option(min=1, help="Let the draft see only so many recent tokens (and 4 first ones)."),
 ]
+Exact = Annotated[
+    bool,
+    typer.Option(
+        "--exact", help="Leave near ties to one-row passes, as plain decoding makes them."
+    ),
+]
 MaxTokens = Annotated[
     int, typer.Option("--max-tokens", "-n", min=1, help="Length of the answer at most.")
 ]

@@ -21,6 +21,7 @@ from ..errors import Notice
 
 if TYPE_CHECKING:
     from ..api import GenerationResponse
+    from ..decoding.divergence import Divergence
     from ..decoding.plain import PlainRun
     from ..decoding.statistics import Statistics
 
@@ -144,26 +145,38 @@ class Answer:
             self._shown = now
 
 
-def statistics_table(statistics: Statistics, plain: PlainRun | None = None) -> Table:
-    """The figures of an answer, beside those of the same prompt decoded plainly."""
-    table = Table(show_header=plain is not None)
+def statistics_table(statistics: Statistics) -> Table:
+    """The figures of an answer."""
+    table = Table(show_header=False)
+    for label, value in _figures(statistics):
+        table.add_row(label, value)
+    return table
+
+
+def comparison_table(
+    statistics: Statistics, plain: PlainRun, divergence: Divergence | None
+) -> Table:
+    """The figures of an answer beside those of the same prompt decoded plainly."""
+    count, rate = len(plain.tokens), plain.tokens_per_second
+    ratio = statistics.tokens_per_second / rate if rate else 0.0
+    of_plain = [str(count), "1.00", str(count), "", f"{plain.seconds:.2f} s", f"{rate:.1f} tok/s"]
+    table = Table()
     table.add_column("")
     table.add_column("mirror-sd", justify="right")
-    if plain is not None:
-        table.add_column("plain mlx-lm", justify="right")
-    s, p = statistics, plain
-    table.add_row("tokens", str(s.tokens), str(len(p.tokens)) if p else None)
-    table.add_row("acceptance length", f"{s.acceptance_length:.2f}", "1.00")
-    table.add_row("target passes", str(s.passes), str(len(p.tokens)) if p else None)
-    table.add_row("draft time", f"{s.draft_seconds:.2f} s", "")
-    table.add_row("verify time", f"{s.verify_seconds:.2f} s", f"{p.seconds:.2f} s" if p else None)
-    table.add_row(
-        "speed",
-        f"{s.tokens_per_second:.1f} tok/s",
-        f"{p.tokens_per_second:.1f} tok/s" if p else None,
-    )
-    if p:
-        ratio = s.tokens_per_second / p.tokens_per_second if p.tokens_per_second else 0.0
-        table.add_row("speed over plain", f"{ratio:.2f}x", "1.00x")
-        table.add_row("identical text", "yes" if p.divergence is None else str(p.divergence), "")
+    table.add_column("plain mlx-lm", justify="right")
+    for (label, value), other in zip(_figures(statistics), of_plain, strict=True):
+        table.add_row(label, value, other)
+    table.add_row("speed over plain", f"{ratio:.2f}x", "1.00x")
+    table.add_row("identical text", str(divergence) if divergence else "yes", "")
     return table
+
+
+def _figures(s: Statistics) -> list[tuple[str, str]]:
+    return [
+        ("tokens", str(s.tokens)),
+        ("acceptance length", f"{s.acceptance_length:.2f}"),
+        ("target passes", str(s.passes)),
+        ("draft time", f"{s.draft_seconds:.2f} s"),
+        ("verify time", f"{s.verify_seconds:.2f} s"),
+        ("speed", f"{s.tokens_per_second:.1f} tok/s"),
+    ]

@@ -17,11 +17,19 @@ class Proposal:
 
     Attributes:
         tokens: [n] ids.
-        logits: [n, V] the drafter's scores for them, or None if it has none.
+        logits: [n, V] the drafter's scores, [n, k] where it chose among `candidates` only, or None
+            if it has none.
+        candidates: [n, k] ids, None where any token could be proposed.
     """
 
     tokens: mx.array
     logits: mx.array | None = None
+    candidates: mx.array | None = None
+
+    @property
+    def probabilities(self) -> mx.array | None:
+        """The distribution each token was drawn from, over the vocabulary or the candidates."""
+        return None if self.logits is None else mx.softmax(self.logits, axis=-1, precise=True)
 
     @classmethod
     def none(cls) -> Proposal:
@@ -111,14 +119,14 @@ class DFlashDrafter:
         self.length += count
 
     def propose(self, anchor: int, length: int) -> Proposal:
-        """The likeliest token at each of `length` masked positions."""
+        """A token for each of `length` masked positions."""
         config = self._draft.config
         block = mx.array([[anchor] + [config.mask_token_id] * length])
         hidden = self._draft(self._target.embed(block), self._context)[0, 1:]
-        if config.output_multiplier != 1.0:
-            hidden = hidden * config.output_multiplier  # the head is linear
-        logits = self._target.logits(hidden, config.logit_softcap)
-        return Proposal(mx.argmax(logits, axis=-1), logits)
+        scaled = hidden * config.output_multiplier if config.output_multiplier != 1.0 else hidden
+        logits = self._target.logits(scaled, config.logit_softcap)  # the head is linear
+        chosen = self._draft.select(hidden, logits, anchor)
+        return Proposal(chosen.tokens, chosen.scores, chosen.candidates)
 
     def trim_to(self, length: int) -> None:
         """Shorten every layer's context."""

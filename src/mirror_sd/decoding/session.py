@@ -40,6 +40,7 @@ class Session:
         self.history: list[int] = []  # the tokens whose rows the target's caches hold
         self.anchor: int | None = None  # the last certain token, not in the caches yet
         self.statistics = Statistics()
+        self._undecided = False
 
     def prefill(self, prompt: Sequence[int], progress: PrefillProgress | None = None) -> None:
         """Take in a prompt, reusing the caches as far as it repeats the conversation so far.
@@ -67,6 +68,7 @@ class Session:
             self._recover()
             raise
         self.anchor = prompt[-1]
+        self._undecided = False
         seconds = time.perf_counter() - start
         self.statistics = Statistics(len(prompt), reused, seconds)
 
@@ -87,7 +89,7 @@ class Session:
         """Draft, verify, accept, commit: at most `left` tokens come out."""
         assert self.anchor is not None, "prefill first"
         start = time.perf_counter()
-        length = min(self.policy.next(), self.drafter.longest, left - 1)
+        length = self._length(left)
         try:
             with mx.stream(generation_stream):
                 proposal = self.drafter.propose(self.anchor, length) if length else Proposal.none()
@@ -95,20 +97,18 @@ class Session:
                 block = mx.concatenate([mx.array([self.anchor], mx.uint32), proposal.tokens])
                 verification = self.target.verify(block)
                 decision = self.acceptance(verification.logits, proposal)
-                outcome = [decision.accepted, decision.tokens, verification.features]
-                drafted_at = dispatch(proposal.tokens, outcome)
-                accepted = int(decision.accepted.item())
+                outcome = [decision.accepted, decision.emitted, decision.tokens]
+                drafted_at = dispatch(proposal.tokens, [*outcome, verification.features])
+                accepted, emitted = int(decision.accepted.item()), int(decision.emitted.item())
                 verified_at = time.perf_counter()
-                tokens, reason = _cut(decision.tokens[: accepted + 1].tolist(), left, stop_tokens)
+                tokens, reason = _cut(decision.tokens[:emitted].tolist(), left, stop_tokens)
                 self._commit(tokens, verification.features)
         except BaseException:
             self._recover()
             raise
+        self._undecided = emitted <= accepted
         self.policy.observe(length, accepted)
-        if (len(self.history) // CLEAR_CACHE_EVERY) != (
-            (len(self.history) - len(tokens)) // CLEAR_CACHE_EVERY
-        ):
-            mx.clear_cache()
+        self._clear_cache(len(tokens))
         return Cycle(
             tokens=tokens,
             drafted=length,
@@ -120,14 +120,30 @@ class Session:
             seconds=time.perf_counter() - start,
         )
 
+    def _length(self, left: int) -> int:
+        """How much to draft: never more than can still be emitted, and nothing where the last pass
+        left a choice to a pass over a single row.
+        """
+        if self._undecided:
+            return 0
+        return min(self.policy.next(), self.drafter.longest, left - 1)
+
     def _commit(self, tokens: list[int], features: mx.array | None) -> None:
         """The anchor and all tokens but the last are in the caches; the last is the new anchor."""
         assert self.anchor is not None
         rows = len(tokens)
         self.target.commit(rows)
-        self.history += [self.anchor, *tokens[:-1]]
-        self.anchor = tokens[-1]
-        self.drafter.extend(features[:, :rows] if features is not None else None, rows)
+        certain = [self.anchor, *tokens]
+        self.history += certain[:rows]
+        self.anchor = certain[rows]
+        if rows:
+            self.drafter.extend(features[:, :rows] if features is not None else None, rows)
+
+    def _clear_cache(self, tokens: int) -> None:
+        """Give MLX's free buffers back now and then."""
+        length = len(self.history)
+        if length // CLEAR_CACHE_EVERY != (length - tokens) // CLEAR_CACHE_EVERY:
+            mx.clear_cache()
 
     def _reuse(self, prompt: Sequence[int]) -> int:
         """Trim both caches to what the prompt shares with the conversation so far."""
@@ -136,20 +152,20 @@ class Session:
             if known != token:
                 break
             shared += 1
-        reused = min(shared, self.drafter.length)
-        self.target.trim_to(reused)
-        self.drafter.trim_to(reused)
-        del self.history[reused:]
-        return reused
+        return self._trim_to(min(shared, self.drafter.length))
+
+    def _trim_to(self, length: int) -> int:
+        """Both caches hold the same first tokens: `length`, or fewer where a cache cannot."""
+        length = self.target.trim_to(length)
+        self.drafter.trim_to(length)
+        del self.history[length:]
+        return length
 
     def _recover(self) -> None:
         """After an interruption: both caches hold the same committed tokens, and no anchor."""
         self.anchor = None
-        self.target.abandon()
-        length = min(self.target.length, self.drafter.length)
-        self.target.trim_to(length)
-        self.drafter.trim_to(length)
-        del self.history[length:]
+        self.target.recover()
+        self._trim_to(min(self.target.length, self.drafter.length))
 
     def _check_prompt(self, prompt: Sequence[int]) -> None:
         limit = self.target.model.context_limit

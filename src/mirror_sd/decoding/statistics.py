@@ -12,7 +12,7 @@ class Cycle:
     """One turn of the loop.
 
     Attributes:
-        tokens: what it emitted, in order; never empty.
+        tokens: what it emitted, in order; empty only where a choice was put off to the next pass.
         drafted: how many tokens were drafted.
         accepted: how many of `tokens` were drafted ones; they come first.
         finish_reason: "stop" after an end token, "length" at the limit, else None.

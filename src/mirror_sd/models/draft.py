@@ -11,6 +11,7 @@ import mlx.nn as nn
 from mlx_lm.models.rope_utils import initialize_rope
 
 from ..caches.context import ContextCache
+from .dflash2 import CandidateSelector, DynamicConv, Selection
 from .draft_config import SLIDING, DraftConfig
 
 
@@ -23,7 +24,7 @@ class DraftAttention(nn.Module):
         self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
         self.scale = config.head_dim**-0.5
         self.window = config.sliding_window if sliding else None
-        self.causal = sliding and config.causal_sliding
+        self.causal = sliding if config.is_causal is None else config.is_causal
         self.q_proj = nn.Linear(dim, config.num_heads * config.head_dim, bias=bias)
         self.k_proj = nn.Linear(dim, config.num_kv_heads * config.head_dim, bias=bias)
         self.v_proj = nn.Linear(dim, config.num_kv_heads * config.head_dim, bias=bias)
@@ -53,13 +54,14 @@ class DraftAttention(nn.Module):
         )
         return self.o_proj(out.transpose(0, 2, 1, 3).reshape(*x.shape[:2], -1))
 
-    def _mask(self, block: int, context: int) -> mx.array | None:
+    def _mask(self, block: int, context: int) -> mx.array | str | None:
         """Which of the context's and the block's keys each block row sees, [b, context + b]."""
         if self.window is None:
-            return None
+            return "causal" if self.causal else None  # causal to the end: the context is all seen
         rows = mx.arange(block)[:, None]
         keys = mx.arange(-context, block)[None]
-        seen = keys > rows - self.window
+        in_block = keys >= 0
+        seen = in_block | (rows - keys < self.window)
         return seen & (keys <= rows) if self.causal else seen
 
     def _keys_values(self, x: mx.array, position: int) -> tuple[mx.array, mx.array]:
@@ -104,6 +106,26 @@ class DraftLayer(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
+class ConvLayer(DraftLayer):
+    """A layer of DFlash 2: each sublayer stands between two dynamic convolutions."""
+
+    def __init__(self, config: DraftConfig, sliding: bool):
+        super().__init__(config, sliding)
+        assert config.dflash2 is not None
+        self.attention_conv = DynamicConv(config.hidden_size, config.dflash2)
+        self.mlp_conv = DynamicConv(config.hidden_size, config.dflash2)
+
+    def __call__(self, x: mx.array, cache: ContextCache) -> mx.array:
+        """[1, b, H] to [1, b, H]."""
+        normed = self.input_layernorm(x)
+        before, after = self.attention_conv.kernels(normed)
+        out = self.self_attn(DynamicConv.convolve(normed, before), cache)
+        x = x + DynamicConv.convolve(out, after)
+        normed = self.post_attention_layernorm(x)
+        before, after = self.mlp_conv.kernels(normed)
+        return x + DynamicConv.convolve(self.mlp(DynamicConv.convolve(normed, before)), after)
+
+
 class DFlashDraft(nn.Module):
     """A block-diffusion draft: one pass gives the hidden states of a whole block."""
 
@@ -113,8 +135,11 @@ class DFlashDraft(nn.Module):
         dim = config.hidden_size
         self.fc = nn.Linear(len(config.taps) * dim, dim, bias=False)
         self.hidden_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
-        self.layers = [DraftLayer(config, kind == SLIDING) for kind in config.layer_types]
+        layer = DraftLayer if config.dflash2 is None else ConvLayer
+        self.layers = [layer(config, kind == SLIDING) for kind in config.layer_types]
         self.norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
+        if config.dflash2 is not None:
+            self.candidate_selector = CandidateSelector(dim, config.vocab_size, config.dflash2)
 
     def make_context(self, window: int | None = None, sinks: int = 0) -> list[ContextCache]:
         """An empty context. `window` and `sinks` bound what full-attention layers see; a sliding
@@ -152,6 +177,14 @@ class DFlashDraft(nn.Module):
         for layer, cache in zip(self.layers, context, strict=True):
             x = layer(x, cache)
         return self.norm(x)
+
+    def select(self, hidden: mx.array, logits: mx.array, anchor: int) -> Selection:
+        """The tokens to propose, by hidden states [n, H] and logits [n, V]: the likeliest of each
+        position, or DFlash 2's path through the likeliest few.
+        """
+        if self.config.dflash2 is None:
+            return Selection(mx.argmax(logits, axis=-1), logits)
+        return self.candidate_selector(hidden, logits, anchor)
 
     @property
     def fc_dtype(self) -> mx.Dtype:

@@ -11,6 +11,23 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 @dataclass(frozen=True)
+class DFlash2Config:
+    """What DFlash 2 adds.
+
+    Attributes:
+        conv_kernel_size: taps of the dynamic convolutions.
+        conv_group_size: channels that share a predicted kernel.
+        selector_rank: width of the selector's codebooks.
+        selector_top_k: candidates per position.
+    """
+
+    conv_kernel_size: int
+    conv_group_size: int
+    selector_rank: int
+    selector_top_k: int
+
+
+@dataclass(frozen=True)
 class DraftConfig:
     """What a DFlash draft is built from (arXiv 2602.06036).
 
@@ -21,11 +38,13 @@ class DraftConfig:
         num_target_layers: depth of the target it was trained for, if the config tells.
         layer_types: per draft layer, full or sliding attention to the context.
         sliding_window: rows a sliding layer sees, the query's own included; None without any.
-        causal_sliding: whether a sliding layer's block rows see only earlier block rows.
+        is_causal: whether block rows see only earlier block rows; None means that of the kind of
+            layer: sliding layers do, full ones do not.
         embedding_scale: extra factor on embedded tokens, besides the target's own.
         output_multiplier: factor on the draft's logits.
         logit_softcap: the draft's logits are softcapped at this value; None leaves it to the
             target.
+        dflash2: DFlash 2's additions, None for a plain DFlash draft.
     """
 
     hidden_size: int
@@ -46,10 +65,11 @@ class DraftConfig:
     num_target_layers: int | None
     layer_types: tuple[str, ...]
     sliding_window: int | None
-    causal_sliding: bool
+    is_causal: bool | None
     embedding_scale: float
     output_multiplier: float
     logit_softcap: float | None
+    dflash2: DFlash2Config | None
 
 
 def parse(config: dict[str, Any], where: str) -> DraftConfig:
@@ -81,7 +101,6 @@ class _Reader:
         if len(layer_types) != layers or set(layer_types) - {FULL, SLIDING}:
             raise self.bad(f"layer_types {layer_types} does not describe {layers} layers")
         sliding = SLIDING in layer_types
-        causal = self.optional("is_causal")
         return DraftConfig(
             hidden_size=hidden,
             num_layers=layers,
@@ -101,16 +120,15 @@ class _Reader:
             num_target_layers=self.optional("num_target_layers"),
             layer_types=layer_types,
             sliding_window=self.number("sliding_window") if sliding else None,
-            causal_sliding=True if causal is None else bool(causal),
+            is_causal=self.optional("is_causal"),
             embedding_scale=float(self.optional("input_embedding_scale") or 1.0),
             output_multiplier=float(self.optional("output_multiplier") or 1.0),
             logit_softcap=self.optional("final_logit_softcapping"),
+            dflash2=self.dflash2(hidden),
         )
 
     def _check_kind(self) -> None:
         architecture = " ".join(self.top.get("architectures") or ())
-        if "DFlash2" in architecture or "selector_rank" in self.nested:
-            raise UnsupportedError(f"{self.where} is a DFlash 2 draft: not supported yet")
         if architecture and "DFlash" not in architecture:
             raise self.bad(f"its architecture is {architecture}, not a DFlash draft")
         act = self.top.get("hidden_act", "silu")
@@ -142,6 +160,17 @@ class _Reader:
         if size < 2:
             raise self.bad(f"block_size is {size}: a block holds an anchor and a drafted token")
         return size
+
+    def dflash2(self, hidden_size: int) -> DFlash2Config | None:
+        if "DFlash2" not in " ".join(self.top.get("architectures") or ()):
+            return None
+        fields = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+        config = DFlash2Config(*(self.number(field) for field in fields))
+        if not config.conv_group_size or hidden_size % config.conv_group_size:
+            raise self.bad(
+                f"conv_group_size {config.conv_group_size} does not divide {hidden_size}"
+            )
+        return config
 
     def rope_theta(self) -> float:
         theta = self.top.get("rope_theta", self.rope.get("rope_theta"))

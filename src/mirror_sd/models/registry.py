@@ -55,7 +55,7 @@ ROWS: tuple[DraftRow, ...] = (
     DraftRow("z-lab/Qwen3.6-35B-A3B-DFlash", ("Qwen3.6-35B-A3B",), 16),
     DraftRow("z-lab/gpt-oss-20b-DFlash", ("gpt-oss-20b",), 8),
     DraftRow("z-lab/gpt-oss-120b-DFlash", ("gpt-oss-120b",), 10),
-    DraftRow("z-lab/Qwen3.8-27B-DFlash2", ("Qwen3.8-27B",), 8, "DFlash 2: not supported yet"),
+    DraftRow("z-lab/Qwen3.8-27B-DFlash2", ("Qwen3.8-27B",), 8, "DFlash 2"),
 )
 
 

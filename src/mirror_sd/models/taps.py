@@ -14,6 +14,8 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
+from .clone import clone
+from .recurrence import Recurrences
 from .structure import Structure
 
 
@@ -63,10 +65,20 @@ class TappedModel:
         model: as mlx-lm loaded it.
         structure: what `discover` found in it.
         taps: layer indices whose outputs are wanted, in the order to concatenate them.
+        recurrences: watches the layers, so that recurrent ones can be replayed; None for models
+            without.
     """
 
-    def __init__(self, model: nn.Module, structure: Structure, taps: Sequence[int]):
+    def __init__(
+        self,
+        model: nn.Module,
+        structure: Structure,
+        taps: Sequence[int],
+        recurrences: Recurrences | None = None,
+    ):
         layers: list[Any] = list(structure.layers)
+        if recurrences is not None:
+            layers = [recurrences.watch(layer) for layer in layers]
         for index in set(taps):
             layers[index] = _Recorder(layers[index])
         self._taps: list[_Recorder] = [layers[index] for index in taps]
@@ -89,9 +101,9 @@ def _graft(model: nn.Module, structure: Structure, layers: list[Any]) -> tuple[_
     Returns:
         The recorder around the module that holds the layers, and the clone of the model.
     """
-    chain = [_clone(model)]
+    chain = [clone(model)]
     for name in structure.path:
-        chain.append(_clone(chain[-1][name]))
+        chain.append(clone(chain[-1][name]))
     chain[-1][structure.layers_name] = layers
     body: Any = _Recorder(chain[-1])
     child = body
@@ -99,11 +111,3 @@ def _graft(model: nn.Module, structure: Structure, layers: list[Any]) -> tuple[_
         setattr(parent, name, child)
         child = parent
     return body, child
-
-
-def _clone(module: nn.Module) -> nn.Module:
-    """A module of the same class with the same weights and children, and its own attributes."""
-    twin = module.__class__.__new__(module.__class__)
-    dict.update(twin, module)
-    twin.__dict__.update(module.__dict__)
-    return twin

@@ -11,8 +11,9 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 
-from ..caches.rewind import TargetCache
+from ..caches.target_cache import TargetCache
 from ..errors import UnsupportedError
+from .recurrence import Recurrences, has_recurrence
 from .structure import discover
 from .taps import TappedModel, Trace
 
@@ -52,7 +53,9 @@ class TargetModel:
         self.structure = discover(model)
         self.embedding_scale = 1.0
         self.logit_scale = 1.0
-        self.softcap: float | None = self.config.get("final_logit_softcapping")
+        self.softcap: float | None = self.config.get("final_logit_softcapping") or self.config.get(
+            "logits_soft_cap"
+        )
         self._trace = self._check_taps()
 
     @property
@@ -108,11 +111,17 @@ class TargetModel:
         self._measure_head(trace.hidden, trace.logits)
 
     def _check_taps(self) -> tuple[mx.array, Trace]:
-        """The tapped forward must give the model's own logits, bit for bit."""
+        """The tapped forward must give the model's own logits, bit for bit, and every recurrent
+        cache must be written where it can be replayed.
+        """
         tokens = mx.array([[token % self.vocab_size for token in _PROBE]])
         own = self.model(tokens, cache=make_prompt_cache(self.model))
-        tapped = TappedModel(self.model, self.structure, range(self.depth))
-        trace = tapped(tokens, make_prompt_cache(self.model))
+        recurrences = Recurrences()
+        tapped = TappedModel(self.model, self.structure, range(self.depth), recurrences)
+        cache = make_prompt_cache(self.model)
+        recurrences.start()
+        trace = tapped(tokens, cache)
+        recurrences.check(cache, self.name)
         if not mx.array_equal(own, trace.logits, equal_nan=True):
             raise UnsupportedError(
                 f"{self.name}: reading its layers' outputs changes its logits; "
@@ -168,8 +177,10 @@ class Target:
 
     def __init__(self, model: TargetModel, taps: Sequence[int] = ()):
         self.model = model
-        self.cache = TargetCache(model.model)
-        self._tapped = TappedModel(model.model, model.structure, taps)
+        self._recurrences = Recurrences()
+        self.cache = TargetCache(make_prompt_cache(model.model), self._recurrences)
+        watched = self._recurrences if has_recurrence(self.cache.layers) else None
+        self._tapped = TappedModel(model.model, model.structure, taps, watched)
 
     @property
     def length(self) -> int:
@@ -186,27 +197,41 @@ class Target:
         """
         for start in range(0, len(tokens), chunk):
             part = mx.array(tokens[start : start + chunk])[None]
-            features = self._tapped(part, self.cache.layers).features
+            features = self._forward(part).features
             mx.eval(self.cache.arrays, features)
-            self.cache.advance(part.shape[1])
+            self.cache.rewind(part.shape[1])
             mx.clear_cache()
             yield part.shape[1], features
 
     def verify(self, tokens: mx.array) -> Verification:
         """Run the target over [anchor, drafted tokens], [n + 1] ids. `commit` must follow."""
-        self.cache.mark()
-        trace = self._tapped(tokens[None], self.cache.layers)
-        self.cache.advance(tokens.shape[0])
+        if tokens.shape[0] > 1:  # a single row is never rejected
+            self._recurrences.start()
+        trace = self._forward(tokens[None])
+        self._recurrences.stop()
         return Verification(trace.logits[0], trace.features)
 
     def commit(self, rows: int) -> None:
         """Keep the first `rows` rows of the verified tokens and forget the rest."""
         self.cache.rewind(rows)
+        self._recurrences.forget()
 
-    def abandon(self) -> None:
+    def recover(self) -> None:
         """Forget a prefill chunk or a verify that was interrupted, if there is one."""
-        self.cache.restore()
+        self._recurrences.stop()
+        self.cache.recover()
 
-    def trim_to(self, length: int) -> None:
-        """Forget all tokens behind the first `length`."""
-        self.cache.trim_to(length)
+    def trim_to(self, length: int) -> int:
+        """Forget all tokens behind the first `length`, or all tokens where the model's caches
+        cannot forget some only.
+
+        Returns:
+            How many tokens are left.
+        """
+        return self.cache.trim_to(length)
+
+    def _forward(self, tokens: mx.array) -> Trace:
+        self.cache.mark()
+        trace = self._tapped(tokens, self.cache.layers)
+        self.cache.written(tokens.shape[1])
+        return trace

@@ -4,7 +4,7 @@
                                 [--per-kind 2] [--json FILE]
 
 Every figure is a ratio within one run; of several runs the median is shown. Overhead is the wall
-time of the whole loop over the sum of its forward passes measured alone. Ratios from a CPU say
+time of the whole loop over the sum of its forward passes measured alone, in the first run. Ratios from a CPU say
 nothing about an Apple GPU, where checking several tokens costs little more than one.
 """
 
@@ -36,25 +36,27 @@ class Row:
     tokens: int
     acceptance_length: float
     speedup: float
-    overhead: float
+    overhead: float | None
     identical: bool
     tie: bool
 
 
-def measure(pair, tokenizer, tokens, settings, block_size) -> tuple[dict, list[int]]:
+def measure(pair, tokens, settings, block_size, alone: bool) -> tuple[dict, list[int]]:
     session = make_session(pair, block_size=block_size)
     session.prefill(tokens)
     cycles = list(session.stream(settings.tokens, pair.eos_token_ids))
     answer = [token for cycle in cycles for token in cycle.tokens]
-    drafter = DFlashDrafter(pair.draft.model, pair.target)
-    alone = replay.forward_times(pair.target, drafter, tokens, cycles)
     s = session.statistics
     figures = {
         "tokens": s.tokens,
         "acceptance_length": s.acceptance_length,
         "seconds": s.seconds,
-        "overhead": s.seconds / alone.total,
+        "overhead": None,
     }
+    if alone:
+        drafter = DFlashDrafter(pair.draft.model, pair.target)
+        bare = replay.forward_times(pair.target, drafter, tokens, cycles)
+        figures["overhead"] = s.seconds / bare.total
     return figures, answer
 
 
@@ -68,7 +70,7 @@ def run_prompt(pair, tokenizer, index, prompt, run, settings) -> list[Row]:
     rows = []
     baseline: plain.PlainRun | None = None
     for block_size in settings.block_sizes:
-        figures, answer = measure(pair, tokenizer, tokens, settings, block_size)
+        figures, answer = measure(pair, tokens, settings, block_size, run == 0)
         if baseline is None:  # once per prompt and run
             baseline = plain.run(pair.target, tokenizer, tokens, settings.tokens)
         identical = answer == baseline.tokens
@@ -91,7 +93,8 @@ def run_prompt(pair, tokenizer, index, prompt, run, settings) -> list[Row]:
 
 def show(rows: list[Row], block_sizes: list[int]) -> None:
     def median(chosen: list[Row], key: str) -> float:
-        return statistics.median(getattr(row, key) for row in chosen)
+        figures = [getattr(row, key) for row in chosen]
+        return statistics.median(figure for figure in figures if figure is not None)
 
     print("| kind | block | acceptance length | speed over plain | overhead | identical |")
     print("|---|---|---|---|---|---|")

@@ -14,6 +14,7 @@ from .chat import chat
 from .doctor import doctor
 from .generate import generate
 from .models import models
+from .verify import verify
 
 
 class _Commands(TyperGroup):
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 app.command()(generate)
 app.command()(chat)
+app.command()(verify)
 app.command()(models)
 app.command()(doctor)
 

@@ -43,6 +43,7 @@ class Statistics:
     passes: int = 0
     drafted: int = 0
     accepted: int = 0
+    one_row_passes: int = 0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     seconds: float = 0.0
@@ -53,6 +54,7 @@ class Statistics:
         self.tokens += len(cycle.tokens)
         self.passes += 1
         self.drafted += cycle.drafted
+        self.one_row_passes += cycle.drafted == 0
         self.accepted += cycle.accepted
         self.draft_seconds += cycle.draft_seconds
         self.verify_seconds += cycle.verify_seconds

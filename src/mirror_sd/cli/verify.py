@@ -1,0 +1,137 @@
+"""mirror-sd verify: is the text really the target's own, on this machine?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from . import options, view
+
+if TYPE_CHECKING:
+    from ..bench.verify import Comparison
+
+
+def verify(
+    model: options.Model = "demo",
+    draft: options.Draft = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="File with one prompt a line. Default: one built-in prompt per kind."),
+    ] = None,
+    max_tokens: options.MaxTokens = 64,
+    block_size: options.BlockSize = None,
+    exact: options.Exact = False,
+    report: Annotated[
+        Path | None, typer.Option("--json", help="Also write everything to this file.")
+    ] = None,
+    draft_window: options.DraftWindow = None,
+    draft_bits: options.Bits = None,
+    dtype: options.Dtype = options.DtypeChoice.auto,
+) -> None:
+    """Decode prompts both ways and compare token by token.
+
+    Exit code 0: identical, numerical ties aside. 1: a difference that rounding does not explain.
+    """
+    from ..bench.verify import compare
+    from ..decoding.prompt import chat_tokens
+
+    texts = _read(prompts)
+    pair, tokenizer = options.load_pair(model, draft, False, dtype, draft_bits)
+    results = []
+    with view.Loading("Comparing") as progress:
+        for number, text in enumerate(texts):
+            progress(f"Comparing {number + 1} of {len(texts)}", number / len(texts))
+            tokens = chat_tokens(tokenizer, [{"role": "user", "content": text}])
+            results.append(
+                compare(
+                    pair,
+                    tokenizer,
+                    tokens,
+                    max_tokens,
+                    block_size=block_size,
+                    draft_window=draft_window,
+                    exact=exact,
+                )
+            )
+    view.out.print(_table(texts, results))
+    view.out.print(_summary(results, exact), soft_wrap=True)
+    if report:
+        _write(report, model, pair.draft.name if pair.draft else None, texts, results, exact)
+    if any(result.verdict == "bug" for result in results):
+        raise typer.Exit(1)
+
+
+def _read(file: Path | None) -> list[str]:
+    from ..bench.prompts import builtin
+    from ..errors import PromptError
+
+    if file is None:
+        return [prompt.text for prompt in builtin(1)]
+    try:
+        texts = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise PromptError(f"cannot read prompts from {file}: {error}") from error
+    if not any(texts):
+        raise PromptError(f"{file} holds no prompt")
+    return [text for text in texts if text]
+
+
+def _table(texts: list[str], results: list[Comparison]) -> Table:
+    table = Table()
+    for column in ("prompt", "tokens", "acceptance", "speed over plain", "text"):
+        table.add_column(column, justify="left" if column in ("prompt", "text") else "right")
+    for text, result in zip(texts, results, strict=True):
+        table.add_row(
+            text if len(text) <= 40 else text[:39] + "…",
+            str(len(result.said)),
+            f"{result.statistics.acceptance_length:.2f}",
+            f"{result.speedup:.2f}x",
+            "identical" if result.divergence is None else str(result.divergence)[4:],
+        )
+    return table
+
+
+def _summary(results: list[Comparison], exact: bool) -> str:
+    count = {v: sum(r.verdict == v for r in results) for v in ("identical", "tie", "bug")}
+    passes = sum(r.statistics.passes for r in results)
+    single = sum(r.statistics.one_row_passes for r in results)
+    text = (
+        f"{count['identical']} of {len(results)} identical, {count['tie']} part at a numerical "
+        f"tie, {count['bug']} differ for no such reason"
+    )
+    if exact:
+        text += f"; --exact cost {single} one-row passes of {passes} ({single / passes:.1%})"
+    elif count["tie"]:
+        text += "; --exact decides ties as plain decoding does"
+    return text
+
+
+def _write(
+    file: Path,
+    model: str,
+    draft: str | None,
+    texts: list[str],
+    results: list[Comparison],
+    exact: bool,
+) -> None:
+    from ..bench.environment import describe
+    from ..errors import MirrorError
+
+    content: dict[str, Any] = {
+        "target": model,
+        "draft": draft,
+        "exact": exact,
+        "environment": describe(),
+        "prompts": [
+            {"prompt": text, **result.as_dict()}
+            for text, result in zip(texts, results, strict=True)
+        ],
+    }
+    try:
+        file.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    except OSError as error:
+        raise MirrorError(f"cannot write {file}: {error.strerror}") from error

@@ -4,8 +4,8 @@
                                 [--per-kind 2] [--json FILE]
 
 Every figure is a ratio within one run; of several runs the median is shown. Overhead is the wall
-time of the whole loop over the sum of its forward passes measured alone, in the first run. Ratios from a CPU say
-nothing about an Apple GPU, where checking several tokens costs little more than one.
+time of the whole loop over the sum of its forward passes measured alone, in the first run. Ratios
+from a CPU say nothing about an Apple GPU, where checking several tokens costs little more than one.
 """
 
 from __future__ import annotations

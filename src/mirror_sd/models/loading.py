@@ -17,6 +17,7 @@ from . import checkpoint, demo, pairing, precision, registry
 from .draft import DFlashDraft
 from .draft_config import parse
 from .dtype import Dtype
+from .footprint import Footprint, estimate, stored_bytes
 from .target import TargetModel
 
 
@@ -75,10 +76,44 @@ def load_pair(
     return Pair(model, loaded, frozenset(tokenizer.eos_token_ids)), tokenizer
 
 
+def measure(
+    target: str, draft: str | None = None, progress: demo.Progress | None = None
+) -> tuple[Footprint, int]:
+    """The memory that a pair will take, without loading it.
+
+    Args:
+        target: as for `load_pair`; a repository is fetched if it is not cached.
+        draft: as for `load_pair`; the registry's counts only if it is cached.
+        progress: as for `load_pair`.
+
+    Returns:
+        The target's footprint, and the bytes of the draft's weights or 0.
+
+    Raises:
+        MirrorError: the target is missing, damaged or unknown.
+    """
+    folder = _target_folder(target, progress)
+    config = checkpoint.read_config(folder, "target")
+    checkpoint.check_weights(folder, "target", "model*.safetensors")
+    found = estimate(config, stored_bytes(folder))
+    if draft is None:
+        row = registry.find(target)
+        draft = demo.NAME if target == demo.NAME else row.draft if row else None
+        if draft is None or not (draft == demo.NAME or checkpoint.is_cached(draft)):
+            return found, 0
+    return found, stored_bytes(_draft_folder(draft))
+
+
 def _target_folder(target: str, progress: demo.Progress | None) -> Path:
     if target == demo.NAME:
         return demo.target_folder(progress)
     return checkpoint.locate(target, "target", checkpoint.TARGET_FILES)
+
+
+def _draft_folder(draft: str) -> Path:
+    if draft == demo.NAME:
+        return demo.draft_folder()
+    return checkpoint.locate(draft, "draft", checkpoint.DRAFT_FILES)
 
 
 def _load_target(folder: Path, name: str, dtype: Dtype) -> tuple[TargetModel, TokenizerWrapper]:
@@ -112,10 +147,7 @@ def _registered(target: str) -> str | None:
 
 
 def _load_draft(name: str, target: TargetModel, dtype: Dtype, bits: int | None) -> Draft:
-    if name == demo.NAME:
-        folder = demo.draft_folder()
-    else:
-        folder = checkpoint.locate(name, "draft", checkpoint.DRAFT_FILES)
+    folder = _draft_folder(name)
     raw = checkpoint.read_config(folder, "draft")
     config = parse(raw, str(folder))
     pairing.check(target, config, name)

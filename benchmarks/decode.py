@@ -22,6 +22,7 @@ from mirror_sd.bench import environment, prompts, replay
 from mirror_sd.decoding import plain
 from mirror_sd.decoding.divergence import find
 from mirror_sd.decoding.drafter import DFlashDrafter
+from mirror_sd.decoding.output import until
 from mirror_sd.decoding.prompt import chat_tokens
 
 
@@ -44,7 +45,7 @@ class Row:
 def measure(pair, tokens, settings, block_size, alone: bool) -> tuple[dict, list[int]]:
     session = make_session(pair, block_size=block_size)
     session.prefill(tokens)
-    cycles = list(session.stream(settings.tokens, pair.eos_token_ids))
+    cycles = list(session.stream(settings.tokens, until(pair.eos_token_ids)))
     answer = [token for cycle in cycles for token in cycle.tokens]
     s = session.statistics
     figures = {

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from mirror_sd import load
+from mirror_sd.decoding import profile
 
 settings.register_profile("default", deadline=None, max_examples=30, derandomize=True)
 settings.register_profile("thorough", deadline=None, max_examples=300)
@@ -19,6 +20,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 @pytest.fixture(autouse=True)
 def _seed():
     mx.random.seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _own_profiles(tmp_path, monkeypatch):
+    """What is learnt of machines in tests stays there."""
+    monkeypatch.setattr(profile, "folder", lambda: tmp_path / "profiles")
 
 
 @pytest.fixture(scope="session")

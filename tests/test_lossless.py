@@ -20,6 +20,7 @@ from mlx_lm.generate import generate_step
 
 from mirror_sd.decoding.acceptance import GreedyAcceptance
 from mirror_sd.decoding.length import FixedLength
+from mirror_sd.decoding.output import until
 from mirror_sd.decoding.session import Session
 from mirror_sd.models.target import Target, TargetModel
 from tests import tiny
@@ -97,12 +98,12 @@ def prompt_of(length: int) -> tuple[int, ...]:
 
 def session(case: Case, answer, prompt, script) -> Session:
     drafter = tiny.ScriptedDrafter(answer, len(prompt), script, LONGEST)
-    return Session(Target(case.target), drafter, GreedyAcceptance(), FixedLength(LONGEST))
+    return Session(Target(case.target), [drafter], GreedyAcceptance(), FixedLength(LONGEST))
 
 
 def tokens(running: Session, prompt, count: int) -> list[int]:
     running.prefill(prompt)
-    return [token for cycle in running.stream(count, ()) for token in cycle.tokens]
+    return [token for cycle in running.stream(count, until(())) for token in cycle.tokens]
 
 
 def matrix(test):
@@ -160,13 +161,13 @@ def test_an_interruption_in_mid_verify(family, rows, monkeypatch):
     wanted = model.plain(prompt, 24)
     running = session(model, wanted, prompt, [2])
     running.prefill(prompt)
-    stream = running.stream(24, ())
+    stream = running.stream(24, until(()))
     said = [*next(stream).tokens, *next(stream).tokens]
     running.policy = FixedLength(rows - 1)
     with monkeypatch.context() as patch:
         patch.setattr(running, "acceptance", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            next(running.stream(24, ()))
+            next(running.stream(24, until(())))
     rest = tokens(running, (*prompt, *said), 24 - len(said))
     assert said + rest == wanted
 

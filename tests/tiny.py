@@ -13,7 +13,7 @@ from mlx.utils import tree_flatten, tree_map
 from mlx_lm.utils import _get_classes
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from mirror_sd.decoding.drafter import Proposal
+from mirror_sd.decoding.proposal import Draw, Proposal
 from mirror_sd.models.draft import DFlashDraft
 from mirror_sd.models.draft_config import parse
 from mirror_sd.models.target import TargetModel
@@ -142,8 +142,10 @@ class ScriptedDrafter:
         prompt: length of the prompt.
         script: how many drafted tokens are right in each cycle, over and over.
         longest: the most tokens it proposes.
-        taps: asks the target for features, to be checked in `rows`.
+        taps: asks the target for features, which are kept.
     """
+
+    name = "scripted"
 
     def __init__(
         self,
@@ -163,14 +165,17 @@ class ScriptedDrafter:
         self._script = list(script)
         self._cycle = 0
 
-    def extend(self, features: mx.array | None, count: int) -> None:
-        self.length += count
+    def extend(self, tokens: Sequence[int], features: mx.array | None) -> None:
+        self.length += len(tokens)
         if self.taps:
             assert features is not None
-            assert features.shape[1] == count
+            assert features.shape[1] == len(tokens)
             self.features.append(features)
 
-    def propose(self, anchor: int, length: int) -> Proposal:
+    def offer(self, anchor: int) -> int:
+        return self.longest
+
+    def propose(self, anchor: int, length: int, draw: Draw) -> Proposal:
         start = self.length - (self._prompt - 1)  # tokens of the answer that are certain
         right = self._script[self._cycle % len(self._script)]
         self._cycle += 1

@@ -13,12 +13,27 @@ from typing import TYPE_CHECKING, Any
 from . import blas
 
 __version__ = "0.1.0"
-__all__ = ["GenerationResponse", "__version__", "generate", "load", "stream_generate"]
+__all__ = [
+    "GenerationResponse",
+    "SamplingSettings",
+    "__version__",
+    "generate",
+    "load",
+    "make_session",
+    "stream_generate",
+]
 
 blas.activate()  # before anything imports mlx
 
 if TYPE_CHECKING:
-    from .api import GenerationResponse, generate, load, stream_generate
+    from .api import (
+        GenerationResponse,
+        SamplingSettings,
+        generate,
+        load,
+        make_session,
+        stream_generate,
+    )
 
 
 def __getattr__(name: str) -> Any:

@@ -9,13 +9,26 @@ import mlx.core as mx
 from mlx_lm.generate import generation_stream, wired_limit
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from .decoding.acceptance import ExactGreedyAcceptance, GreedyAcceptance
-from .decoding.drafter import DFlashDrafter, Drafter, NoDrafter
-from .decoding.length import FixedLength
+from . import blas
+from .decoding.acceptance import (
+    Acceptance,
+    ExactGreedyAcceptance,
+    GreedyAcceptance,
+    RejectionAcceptance,
+    SharedNoiseAcceptance,
+)
+from .decoding.adaptive import AdaptiveLength
+from .decoding.drafter import DFlashDrafter, Drafter
+from .decoding.length import FixedLength, LengthPolicy
+from .decoding.ngram import NgramDrafter
+from .decoding.output import Output
+from .decoding.profile import Profile
+from .decoding.sampling import SamplingSettings, Scorer
 from .decoding.session import PrefillProgress, Session
 from .decoding.statistics import Cycle, Statistics
-from .decoding.text import TextStream
+from .decoding.trace import TraceWriter
 from .errors import PromptError
+from .models import precision
 from .models.demo import Progress
 from .models.dtype import Dtype
 from .models.loading import Pair, load_pair
@@ -29,7 +42,8 @@ class GenerationResponse:
     Attributes:
         text: the text that became final with this token; may be empty.
         token: the token id.
-        logprobs: [V] the target's log probabilities at this position; lazy.
+        logprobs: [V] the target's log probabilities at this position, after penalties and bias and
+            before filters and temperature, as mlx_lm reports them; lazy.
         from_draft: whether the draft had proposed it.
         prompt_tokens: tokens of the prompt.
         prompt_tps: prompt tokens per second, those reused from a cache not counted.
@@ -97,35 +111,72 @@ def make_session(
     block_size: int | None = None,
     draft_window: int | None = None,
     exact: bool = False,
-    drafter: Drafter | None = None,
+    sampling: SamplingSettings | None = None,
+    drafters: Sequence[Drafter] | None = None,
+    policy: LengthPolicy | None = None,
 ) -> Session:
     """A conversation that keeps its caches from answer to answer.
 
     Args:
         model: from `load`.
-        block_size: anchor and drafted tokens per cycle, 1 for plain decoding; None takes the
-            size the draft was trained with.
+        block_size: anchor and drafted tokens per cycle, 1 for plain decoding; None adapts it, so
+            that decoding is never slower than plain.
         draft_window: bounds the draft's context to so many recent tokens (and a few first ones).
         exact: leave choices between nearly equal tokens to passes over a single row, as plain
             decoding makes them.
-        drafter: replaces the pair's own.
+        sampling: how tokens are drawn; None is greedy decoding.
+        drafters: replace the pair's own draft and the n-gram drafter.
+        policy: replaces the length policy.
 
     Raises:
-        PromptError: the block size is out of range.
+        PromptError: a setting is out of range, or two contradict each other.
     """
-    if drafter is None:
-        drafter = NoDrafter()
-        if model.draft is not None and block_size != 1:
-            drafter = DFlashDrafter(model.draft.model, model.target, draft_window)
-    longest = drafter.longest
+    sampling = sampling or SamplingSettings()
+    if drafters is None:
+        drafters = _drafters(model, block_size, draft_window)
+    longest = max((drafter.longest for drafter in drafters), default=0)
     if block_size is not None and not 1 <= block_size <= longest + 1:
         raise PromptError(
             f"block size {block_size} is out of range: this draft takes 1 to {longest + 1}"
         )
-    length = longest if block_size is None else block_size - 1
-    target = Target(model.target, drafter.taps)
-    acceptance = ExactGreedyAcceptance() if exact else GreedyAcceptance()
-    return Session(target, drafter, acceptance, FixedLength(length))
+    if policy is None:
+        policy = (
+            AdaptiveLength(_profile(model)) if block_size is None else FixedLength(block_size - 1)
+        )
+    target = Target(model.target, next((d.taps for d in drafters if d.taps), ()))
+    acceptance = _acceptance(sampling, model.target.vocab_size, exact)
+    return Session(target, drafters, acceptance, policy, Scorer(sampling.processors()))
+
+
+def _drafters(model: Pair, block_size: int | None, draft_window: int | None) -> list[Drafter]:
+    """The pair's draft; and copying from the context, where the policy may choose."""
+    if model.draft is None or block_size == 1:
+        return []
+    draft = DFlashDrafter(model.draft.model, model.target, draft_window)
+    return [draft] if block_size else [draft, NgramDrafter(draft.longest)]
+
+
+def _profile(model: Pair) -> Profile:
+    """What is remembered of this pair on this machine."""
+    target, draft = model.target, model.draft
+    facts = [mx.__version__, mx.device_info(), blas.activate().name]
+    facts += [target.name, target.depth, target.hidden_size, precision.describe(target.model)]
+    if draft is not None:
+        facts += [draft.name, precision.describe(draft.model)]
+    return Profile.open(facts)
+
+
+def _acceptance(sampling: SamplingSettings, vocab_size: int, exact: bool) -> Acceptance:
+    sampling.check(vocab_size)
+    if sampling.temperature == 0:
+        return ExactGreedyAcceptance() if exact else GreedyAcceptance()
+    if exact:
+        raise PromptError(
+            "exact decides near ties of greedy decoding; with a temperature use a seed"
+        )
+    if sampling.seed is not None:
+        return SharedNoiseAcceptance(sampling, vocab_size)
+    return RejectionAcceptance(sampling, vocab_size)
 
 
 def stream_generate(
@@ -137,10 +188,13 @@ def stream_generate(
     block_size: int | None = None,
     draft_window: int | None = None,
     exact: bool = False,
+    sampling: SamplingSettings | None = None,
+    stop: Sequence[str] = (),
     session: Session | None = None,
+    trace: TraceWriter | None = None,
     prompt_progress_callback: PrefillProgress | None = None,
 ) -> Iterator[GenerationResponse]:
-    """Answer a prompt, token by token. Decoding is greedy.
+    """Answer a prompt, token by token.
 
     Args:
         model: from `load`.
@@ -150,8 +204,11 @@ def stream_generate(
         block_size: see `make_session`.
         draft_window: see `make_session`.
         exact: see `make_session`.
+        sampling: how tokens are drawn; None is greedy decoding.
+        stop: strings that end the answer; they are no part of it.
         session: continues a conversation; `prompt` is then the whole of it, and what the session
-            has seen of it is reused.
+            has seen of it is reused. The settings above are the session's own then, `stop` aside.
+        trace: is told every cycle.
         prompt_progress_callback: told (tokens done, tokens in all) during prefill.
 
     Yields:
@@ -169,12 +226,14 @@ def stream_generate(
         session.prefill(tokens, prompt_progress_callback)
         limit = model.target.context_limit
         room = max_tokens if limit is None else min(max_tokens, limit - len(tokens))
-        text = TextStream(tokenizer)
+        output = Output(tokenizer, model.eos_token_ids, stop)
         emitted = 0
-        for cycle in session.stream(room, model.eos_token_ids):
-            for index in range(len(cycle.tokens)):
+        for cycle in session.stream(room, output.take):
+            if trace:
+                trace.add(cycle)
+            for index, segment in enumerate(output.segments):
                 emitted += 1
-                yield _response(cycle, index, emitted, text, session.statistics)
+                yield _response(cycle, index, emitted, segment, session.statistics)
 
 
 def generate(
@@ -187,7 +246,10 @@ def generate(
     block_size: int | None = None,
     draft_window: int | None = None,
     exact: bool = False,
+    sampling: SamplingSettings | None = None,
+    stop: Sequence[str] = (),
     session: Session | None = None,
+    trace: TraceWriter | None = None,
     prompt_progress_callback: PrefillProgress | None = None,
 ) -> str:
     """Answer a prompt; see `stream_generate`.
@@ -207,7 +269,10 @@ def generate(
         block_size=block_size,
         draft_window=draft_window,
         exact=exact,
+        sampling=sampling,
+        stop=stop,
         session=session,
+        trace=trace,
         prompt_progress_callback=prompt_progress_callback,
     ):
         pieces.append(last.text)
@@ -236,27 +301,21 @@ def encode(tokenizer: TokenizerWrapper, prompt: str | Sequence[int] | mx.array) 
 
 
 def _response(
-    cycle: Cycle, index: int, emitted: int, text: TextStream, statistics: Statistics
+    cycle: Cycle, index: int, emitted: int, segment: str, statistics: Statistics
 ) -> GenerationResponse:
-    token = cycle.tokens[index]
     is_last = index == len(cycle.tokens) - 1
-    reason = cycle.finish_reason if is_last else None
-    segment = "" if reason == "stop" else text.add(token)
-    if reason:
-        segment += text.finish()
-    logits = cycle.logits[index]
     seconds = statistics.seconds
     return GenerationResponse(
         text=segment,
-        token=token,
-        logprobs=logits - mx.logsumexp(logits, keepdims=True),
+        token=cycle.tokens[index],
+        logprobs=cycle.logprobs[index],
         from_draft=index < cycle.accepted,
         prompt_tokens=statistics.prompt_tokens,
         prompt_tps=statistics.prompt_tokens_per_second,
         generation_tokens=emitted,
         generation_tps=emitted / seconds if seconds else 0.0,
         peak_memory=mx.get_peak_memory() / 1e9,
-        finish_reason=reason,
+        finish_reason=cycle.finish_reason if is_last else None,
         acceptance_length=statistics.acceptance_length,
         statistics=statistics,
     )

@@ -245,3 +245,33 @@ def test_contradicting_options_are_one_clear_line(pair):
     assert "contradicts" in error_line(run("generate", "hi", *pair, "--no-draft"))
     line = error_line(run("generate", "hi", *pair, "--raw", "--system", "x"))
     assert "chat template" in line
+
+
+def test_sampling_settings_reach_the_decoder(pair):
+    greedy = run("generate", "hello", *pair, "-n", "20").stdout
+    drawn = [
+        run("generate", "hello", *pair, "-n", "20", "-t", "1.0", "--seed", seed).stdout
+        for seed in ("1", "1", "2")
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert greedy not in drawn
+    biased = run("generate", "hello", *pair, "-n", "20", "--logit-bias", "70=100").stdout
+    assert len(set(biased.strip())) == 1
+    stopped = run("generate", "hello", *pair, "-n", "20", "--stop", greedy[3:5]).stdout
+    assert stopped.strip() == greedy[:3].strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--seed", "3"], "do nothing at temperature 0"),
+        (["--top-p", "0.9"], "do nothing at temperature 0"),
+        (["--logit-bias", "x=1"], "give ID=VALUE"),
+        (["--logit-bias", "999=1"], "token id 999"),
+        (["--compare", "-t", "1"], "--compare compares greedy decoding"),
+        (["--exact", "-t", "1"], "with a temperature use a seed"),
+        (["--repetition-penalty", "0"], "repetition_penalty is 0.0"),
+    ],
+)
+def test_sampling_settings_that_cannot_be_honoured_are_one_clear_line(pair, arguments, said):
+    assert said in error_line(run("generate", "hi", *pair, *arguments))

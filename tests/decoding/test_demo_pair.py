@@ -53,7 +53,7 @@ def test_the_draft_is_right_often_enough_to_be_the_trained_one(demo_pair):
     model, tokenizer = demo_pair
     question = "Write a Python function that adds two numbers."
     tokens = chat_tokens(tokenizer, [{"role": "user", "content": question}])
-    *_, last = stream_generate(model, tokenizer, tokens, 48)
+    *_, last = stream_generate(model, tokenizer, tokens, 48, block_size=8)
     assert last.acceptance_length > 1.8  # measured 2.3; an untrained or misread draft has 1.0
 
 

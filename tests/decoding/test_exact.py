@@ -7,8 +7,9 @@ import pytest
 
 from mirror_sd.decoding import divergence
 from mirror_sd.decoding.acceptance import ExactGreedyAcceptance, GreedyAcceptance
-from mirror_sd.decoding.drafter import Proposal
 from mirror_sd.decoding.length import FixedLength
+from mirror_sd.decoding.output import until
+from mirror_sd.decoding.proposal import Proposal
 from mirror_sd.decoding.session import Session
 from mirror_sd.models.target import Target, Verification
 from tests import tiny
@@ -31,9 +32,9 @@ class Noisy(Target):
 def decode(acceptance, script=(5, 3, 4)) -> tuple[list[int], Session]:
     answer = plain(tuple(PROMPT), 80)
     drafter = tiny.ScriptedDrafter(answer, len(PROMPT), script, 5)
-    running = Session(Noisy(TARGET), drafter, acceptance, FixedLength(5))
+    running = Session(Noisy(TARGET), [drafter], acceptance, FixedLength(5))
     running.prefill(PROMPT)
-    cycles = list(running.stream(60, ()))
+    cycles = list(running.stream(60, until(())))
     return [token for cycle in cycles for token in cycle.tokens], running
 
 
@@ -58,7 +59,7 @@ def test_a_first_row_that_is_undecided_emits_nothing_and_is_decided_next():
 )
 def test_only_what_stands_before_a_near_tie_is_emitted(best, emitted):
     logits = mx.array([[gap, 0.0, -9.0] for gap in best])
-    decision = ExactGreedyAcceptance()(logits, Proposal(mx.array([0, 0])))
+    decision = ExactGreedyAcceptance()(logits, Proposal(mx.array([0, 0])), 0)
     assert decision.accepted.item() == 2
     assert decision.emitted.item() == emitted
 
@@ -67,12 +68,12 @@ def test_the_margin_grows_with_the_coarseness_of_the_format():
     gaps = mx.array([[20.25, 20.0, 0.0], [20.25, 20.0, 0.0]])
     proposal = Proposal(mx.array([0]))
     exact = ExactGreedyAcceptance()
-    assert exact(gaps, proposal).emitted.item() == 2
-    assert exact(gaps.astype(mx.bfloat16), proposal).emitted.item() == 0
+    assert exact(gaps, proposal, 0).emitted.item() == 2
+    assert exact(gaps.astype(mx.bfloat16), proposal, 0).emitted.item() == 0
 
 
 def test_a_single_row_is_always_decided():
-    decision = ExactGreedyAcceptance()(mx.array([[1.0, 1.0]]), Proposal.none())
+    decision = ExactGreedyAcceptance()(mx.array([[1.0, 1.0]]), Proposal.none(), 0)
     assert decision.emitted.item() == 1
 
 

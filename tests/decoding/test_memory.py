@@ -11,6 +11,7 @@ from mirror_sd.api import make_session
 from mirror_sd.decoding.acceptance import GreedyAcceptance
 from mirror_sd.decoding.drafter import DFlashDrafter
 from mirror_sd.decoding.length import FixedLength
+from mirror_sd.decoding.output import until
 from mirror_sd.decoding.prompt import chat_tokens
 from mirror_sd.decoding.session import Session
 from mirror_sd.models.target import Target
@@ -20,7 +21,7 @@ from tests import tiny
 def held(session: Session) -> int:
     """Active bytes that are not the caches'."""
     caches = sum(cache.nbytes for cache in session.target.cache.layers)
-    context = sum(a.nbytes for cache in session.drafter._context for a in cache.arrays)
+    context = sum(a.nbytes for cache in session.drafters["dflash"]._context for a in cache.arrays)
     return mx.get_active_memory() - caches - context
 
 
@@ -28,7 +29,7 @@ def walk(session: Session, prompt: list[int], count: int) -> list[int]:
     """What is held after each cycle."""
     session.prefill(prompt)
     held_after = []
-    for _ in session.stream(count, ()):
+    for _ in session.stream(count, until(())):
         held_after.append(held(session))
     return held_after
 
@@ -42,7 +43,7 @@ def start(family_settings: dict, **changes) -> Session:
     target = tiny.target(**family_settings)
     target.lend()
     drafter = DFlashDrafter(tiny.draft(**changes), target)
-    return Session(Target(target, drafter.taps), drafter, GreedyAcceptance(), FixedLength(5))
+    return Session(Target(target, drafter.taps), [drafter], GreedyAcceptance(), FixedLength(5))
 
 
 def test_memory_is_flat_over_a_thousand_tokens():
@@ -59,7 +60,7 @@ def test_memory_comes_back_when_a_session_ends():
     for _ in range(3):
         walk(session, [5] * 200, 60)
         session.target.cache.clear()
-        session.drafter.trim_to(0)
+        session.drafters["dflash"].trim_to(0)
         session.history.clear()
     del session
     gc.collect()

@@ -12,8 +12,9 @@ from mlx_lm.generate import generate_step
 
 from mirror_sd.api import make_session
 from mirror_sd.decoding.acceptance import GreedyAcceptance
-from mirror_sd.decoding.drafter import DFlashDrafter, NoDrafter, Proposal
+from mirror_sd.decoding.drafter import DFlashDrafter
 from mirror_sd.decoding.length import FixedLength
+from mirror_sd.decoding.output import until
 from mirror_sd.decoding.session import Session
 from mirror_sd.errors import PromptError
 from mirror_sd.models.loading import Draft, Pair
@@ -36,7 +37,7 @@ def plain(prompt: tuple[int, ...], count: int) -> list[int]:
 def session(drafter, length: int | None = None) -> Session:
     target = Target(TARGET, drafter.taps)
     length = drafter.longest if length is None else length
-    return Session(target, drafter, GreedyAcceptance(), FixedLength(length))
+    return Session(target, [drafter], GreedyAcceptance(), FixedLength(length))
 
 
 def scripted(script, prompt=PROMPT, taps=()) -> tiny.ScriptedDrafter:
@@ -46,7 +47,7 @@ def scripted(script, prompt=PROMPT, taps=()) -> tiny.ScriptedDrafter:
 
 def decode(running: Session, prompt, count: int, stop=()) -> list:
     running.prefill(prompt)
-    return list(running.stream(count, stop))
+    return list(running.stream(count, until(stop)))
 
 
 def tokens(cycles) -> list[int]:
@@ -108,7 +109,7 @@ def test_exactly_max_tokens_come_out_and_no_row_is_verified_in_vain(count):
     drafter = scripted([BLOCK - 1])
     cycles = decode(session(drafter), PROMPT, count)
     assert len(tokens(cycles)) == count
-    assert sum(cycle.drafted + 1 for cycle in cycles) == count
+    assert sum(len(cycle.proposed) + 1 for cycle in cycles) == count
 
 
 @pytest.mark.parametrize("window", [None, 4])
@@ -133,7 +134,7 @@ def test_prompts_around_the_prefill_chunk(length, monkeypatch):
     seen = []
     running = session(scripted([1, 3], prompt))
     running.prefill(prompt, lambda done, total: seen.append((done, total)))
-    assert tokens(running.stream(20, ())) == plain(tuple(prompt), 80)[:20]
+    assert tokens(running.stream(20, until(()))) == plain(tuple(prompt), 80)[:20]
     assert seen == [(min(e, length - 1) + 1, length) for e in range(16, length + 15, 16)]
 
 
@@ -168,7 +169,7 @@ def test_the_same_prompt_again_costs_one_row():
 def test_closing_the_stream_between_cycles_leaves_the_session_usable():
     running = session(scripted([2]))
     running.prefill(PROMPT)
-    stream = running.stream(60, ())
+    stream = running.stream(60, until(()))
     said = [*next(stream).tokens, *next(stream).tokens]
     stream.close()
     assert running.history == [*PROMPT, *said[:-1]]
@@ -176,22 +177,18 @@ def test_closing_the_stream_between_cycles_leaves_the_session_usable():
     assert said + rest == plain(tuple(PROMPT), 80)[: len(said) + 10]
 
 
-class Breaking(NoDrafter):
+class Breaking(tiny.ScriptedDrafter):
     """Interrupts when it is given its nth commit."""
 
     def __init__(self, after: int):
-        super().__init__()
-        self.longest = 3
+        super().__init__(plain(tuple(PROMPT), 80), len(PROMPT), [1], 3)
         self._left = after
 
-    def propose(self, anchor, length):
-        return Proposal(mx.array([1] * length))
-
-    def extend(self, features, count):
+    def extend(self, tokens, features):
         self._left -= 1
         if self._left == 0:
             raise KeyboardInterrupt
-        super().extend(features, count)
+        super().extend(tokens, features)
 
 
 @pytest.mark.parametrize("after", [1, 2, 5])
@@ -201,12 +198,12 @@ def test_an_interruption_anywhere_leaves_the_session_usable(after):
 
     def answer() -> None:
         running.prefill(PROMPT)
-        for cycle in running.stream(30, ()):
+        for cycle in running.stream(30, until(())):
             said.extend(cycle.tokens)
 
     with pytest.raises(KeyboardInterrupt):
         answer()
-    assert running.target.length == running.drafter.length == len(running.history)
+    assert running.target.length == len(running.history)
     rest = tokens(decode(running, [*PROMPT, *said], 20))
     assert said + rest == plain(tuple(PROMPT), 80)[: len(said) + 20]
 
@@ -214,11 +211,11 @@ def test_an_interruption_anywhere_leaves_the_session_usable(after):
 def test_an_interrupted_verify_leaves_the_session_usable(monkeypatch):
     running = session(scripted([2]))
     running.prefill(PROMPT)
-    said = next(running.stream(30, ())).tokens
+    said = next(running.stream(30, until(()))).tokens
     with monkeypatch.context() as patch:
         patch.setattr(running, "acceptance", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            next(running.stream(30, ()))
+            next(running.stream(30, until(())))
     assert running.target.length == len(PROMPT) + len(said) - 1
     rest = tokens(decode(running, [*PROMPT, *said], 10))
     assert said + rest == plain(tuple(PROMPT), 80)[: len(said) + 10]
@@ -228,7 +225,7 @@ def test_two_sessions_on_one_model_do_not_disturb_each_other():
     one, two = session(scripted([2])), session(scripted([4, 0], [9, 8, 7]))
     one.prefill(PROMPT)
     two.prefill([9, 8, 7])
-    first, second = one.stream(20, ()), two.stream(20, ())
+    first, second = one.stream(20, until(())), two.stream(20, until(()))
     got: tuple[list[int], list[int]] = ([], [])
     for _ in range(20):
         for stream, into in zip((first, second), got, strict=True):
@@ -239,7 +236,7 @@ def test_two_sessions_on_one_model_do_not_disturb_each_other():
 
 
 def test_prompts_that_cannot_be_answered_are_refused():
-    running = session(NoDrafter())
+    running = Session(Target(TARGET), [], GreedyAcceptance(), FixedLength(0))
     with pytest.raises(PromptError, match="empty"):
         running.prefill([])
     with pytest.raises(PromptError, match=r"512 tokens; tiny allows 512"):

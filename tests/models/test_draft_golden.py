@@ -8,6 +8,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
+from mirror_sd.decoding.acceptance import GreedyAcceptance
 from mirror_sd.models.draft import DFlashDraft
 from mirror_sd.models.draft_config import parse
 
@@ -72,7 +73,7 @@ def test_the_selectors_path_equals_the_reference():
         draft.extend(data[f"cycle{i}.features"], context)
         hidden = draft(data["embed"][block], context)[0, 1:]
         logits = hidden @ data["head"].T
-        chosen = draft.select(hidden, logits, block[0, 0].item())
+        chosen = draft.select(hidden, logits, block[0, 0].item(), GreedyAcceptance().draw)
         path = data[f"cycle{i}.path"][0].tolist()
         assert chosen.tokens.tolist() == path
         assert chosen.candidates.shape == chosen.scores.shape == (7, 8)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from ..decoding.acceptance import GreedyAcceptance
 from ..decoding.drafter import Drafter
 from ..decoding.statistics import Cycle
 from ..models.target import Target, TargetModel
@@ -38,25 +39,31 @@ def forward_times(
         cycles: the recorded run.
     """
     sequence = Target(target, drafter.taps)
+    start = 0
     for count, features in sequence.prefill(prompt[:-1]):
-        drafter.extend(features, count)
+        drafter.extend(prompt[start : start + count], features)
         drafter.settle()
+        start += count
     anchor = prompt[-1]
     target_seconds = draft_seconds = 0.0
     for cycle in cycles:
-        start = time.perf_counter()
+        begun = time.perf_counter()
         if cycle.drafted:
-            mx.eval(drafter.propose(anchor, cycle.drafted).tokens)
+            mx.eval(drafter.propose(anchor, cycle.drafted, _greedy).tokens)
         drafted_at = time.perf_counter()
         said = [anchor, *cycle.tokens[:-1]]
-        block = said + [anchor] * (cycle.drafted + 1 - len(said))
+        block = said + [anchor] * (len(cycle.proposed) + 1 - len(said))
         verification = sequence.verify(mx.array(block))
         mx.eval(verification.logits, verification.features)
         target_seconds += time.perf_counter() - drafted_at
-        draft_seconds += drafted_at - start
+        draft_seconds += drafted_at - begun
         rows = len(cycle.tokens)
         sequence.commit(rows)
         features = verification.features
-        drafter.extend(None if features is None else features[:, :rows], rows)
+        drafter.extend(said, None if features is None else features[:, :rows])
         anchor = cycle.tokens[-1]
     return ForwardTimes(target_seconds, draft_seconds)
+
+
+def _greedy(scores: mx.array, offset: int, candidates: mx.array | None) -> mx.array:
+    return GreedyAcceptance().draw(scores, offset, candidates)

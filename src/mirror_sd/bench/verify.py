@@ -11,6 +11,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from ..api import make_session
 from ..decoding import divergence, plain
 from ..decoding.divergence import Divergence
+from ..decoding.output import until
 from ..decoding.statistics import Statistics
 from ..models.loading import Pair
 
@@ -85,7 +86,7 @@ def compare(
     """
     session = make_session(pair, block_size=block_size, draft_window=draft_window, exact=exact)
     session.prefill(prompt)
-    cycles = list(session.stream(max_tokens, pair.eos_token_ids))
+    cycles = list(session.stream(max_tokens, until(pair.eos_token_ids)))
     said = [token for cycle in cycles for token in cycle.tokens]
     other = plain.run(pair.target, tokenizer, prompt, max_tokens)
     parting = divergence.find(pair.target, prompt, said, other.tokens)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from . import view
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from ..api import GenerationResponse
     from ..decoding.session import Session
+    from ..decoding.trace import TraceWriter
     from ..models.loading import Pair
 
 
@@ -22,6 +23,8 @@ def stream(
     max_tokens: int,
     session: Session,
     show_accepted: bool,
+    stop: Sequence[str] = (),
+    trace: TraceWriter | None = None,
 ) -> Iterator[GenerationResponse]:
     """Answer a prompt and show each token before passing it on."""
     from ..api import stream_generate
@@ -33,6 +36,8 @@ def stream(
             tokens,
             max_tokens,
             session=session,
+            stop=stop,
+            trace=trace,
             prompt_progress_callback=shown.prefill,
         ):
             shown.add(response)

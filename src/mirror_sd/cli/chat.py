@@ -26,6 +26,11 @@ def chat(
     block_size: options.BlockSize = None,
     no_draft: options.NoDraft = False,
     show_accepted: options.ShowAccepted = False,
+    temperature: options.Temperature = 0.0,
+    top_p: options.TopP = 0.0,
+    top_k: options.TopK = 0,
+    min_p: options.MinP = 0.0,
+    seed: options.Seed = None,
     draft_window: options.DraftWindow = None,
     draft_bits: options.Bits = None,
     dtype: options.Dtype = options.DtypeChoice.auto,
@@ -33,8 +38,11 @@ def chat(
     """Talk with a model. Caches are kept, so each turn costs only its new tokens."""
     from ..api import make_session
 
+    settings = options.sampling(temperature, top_p, top_k, min_p, seed)
     pair, tokenizer = options.load_pair(model, draft, no_draft, dtype, draft_bits)
-    session = make_session(pair, block_size=block_size, draft_window=draft_window)
+    session = make_session(
+        pair, block_size=block_size, draft_window=draft_window, sampling=settings
+    )
     opening = [{"role": "system", "content": system}] if system is not None else []
     messages = list(opening)
     view.err.print(HELP, style="dim")

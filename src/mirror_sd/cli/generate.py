@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,6 +33,17 @@ def generate(
     ] = False,
     show_accepted: options.ShowAccepted = False,
     exact: options.Exact = False,
+    temperature: options.Temperature = 0.0,
+    top_p: options.TopP = 0.0,
+    top_k: options.TopK = 0,
+    min_p: options.MinP = 0.0,
+    seed: options.Seed = None,
+    repetition_penalty: options.RepetitionPenalty = 1.0,
+    presence_penalty: options.PresencePenalty = 0.0,
+    frequency_penalty: options.FrequencyPenalty = 0.0,
+    logit_bias: options.LogitBias = None,
+    stop: options.Stop = None,
+    trace: options.Trace = None,
     draft_window: options.DraftWindow = None,
     draft_bits: options.Bits = None,
     dtype: options.Dtype = options.DtypeChoice.auto,
@@ -39,8 +51,22 @@ def generate(
     """Answer one prompt and say how fast it was."""
     from ..api import make_session
     from ..decoding.divergence import find
+    from ..decoding.trace import TraceWriter
     from ..errors import PromptError
 
+    settings = options.sampling(
+        temperature,
+        top_p,
+        top_k,
+        min_p,
+        seed,
+        repetition_penalty,
+        presence_penalty,
+        frequency_penalty,
+        logit_bias,
+    )
+    if compare and (temperature or stop or settings.processors()):
+        raise PromptError("--compare compares greedy decoding; leave out the sampling settings")
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text.strip():
         raise PromptError("the prompt is empty")
@@ -48,9 +74,16 @@ def generate(
         raise PromptError("--system needs a chat template, which --raw switches off")
     pair, tokenizer = options.load_pair(model, draft, no_draft, dtype, draft_bits)
     tokens = _encode(tokenizer, text, system, raw)
-    session = make_session(pair, block_size=block_size, draft_window=draft_window, exact=exact)
-    responses = stream(pair, tokenizer, tokens, max_tokens, session, show_accepted)
-    answer = [response.token for response in responses]
+    session = make_session(
+        pair, block_size=block_size, draft_window=draft_window, exact=exact, sampling=settings
+    )
+    with TraceWriter(trace) if trace else nullcontext() as writer:
+        answer = [
+            response.token
+            for response in stream(
+                pair, tokenizer, tokens, max_tokens, session, show_accepted, stop or (), writer
+            )
+        ]
     statistics = session.statistics
     if not compare:
         view.err.print(view.statistics_table(statistics))

@@ -14,6 +14,7 @@ from .chat import chat
 from .doctor import doctor
 from .generate import generate
 from .models import models
+from .trace import trace
 from .verify import verify
 
 
@@ -41,6 +42,7 @@ app = typer.Typer(
 app.command()(generate)
 app.command()(chat)
 app.command()(verify)
+app.command()(trace)
 app.command()(models)
 app.command()(doctor)
 

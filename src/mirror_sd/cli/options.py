@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,7 @@ from . import view
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+    from ..decoding.sampling import SamplingSettings
     from ..models.loading import Pair
 
 
@@ -59,6 +61,37 @@ Exact = Annotated[
         "--exact", help="Leave near ties to one-row passes, as plain decoding makes them."
     ),
 ]
+Temperature = Annotated[
+    float, typer.Option("--temperature", "-t", min=0.0, help="0 takes the likeliest token.")
+]
+TopP = Annotated[
+    float, typer.Option(min=0.0, max=1.0, help="Draw among the tokens that together have this.")
+]
+TopK = Annotated[int, typer.Option(min=0, help="Draw among so many likeliest tokens; 0 is off.")]
+MinP = Annotated[
+    float, typer.Option(min=0.0, max=1.0, help="Drop tokens below this share of the likeliest.")
+]
+Seed = Annotated[
+    int | None, typer.Option(help="The same seed gives the same text, whatever the draft.")
+]
+RepetitionPenalty = Annotated[
+    float, typer.Option(help="Factor against repeating one of the latest tokens; 1 is off.")
+]
+PresencePenalty = Annotated[
+    float, typer.Option(help="Subtracted from the logit of a token among the latest ones.")
+]
+FrequencyPenalty = Annotated[float, typer.Option(help="The same for each time it occurs there.")]
+LogitBias = Annotated[
+    list[str] | None,
+    typer.Option("--logit-bias", help="ID=VALUE, added to the logit of a token id. Repeatable."),
+]
+Stop = Annotated[
+    list[str] | None, typer.Option("--stop", help="String that ends the answer. Repeatable.")
+]
+Trace = Annotated[
+    Path | None,
+    typer.Option("--trace", help="Write every decision to this file; mirror-sd trace reads it."),
+]
 MaxTokens = Annotated[
     int, typer.Option("--max-tokens", "-n", min=1, help="Length of the answer at most.")
 ]
@@ -66,6 +99,49 @@ System = Annotated[str | None, typer.Option(help="System prompt.")]
 ShowAccepted = Annotated[
     bool, typer.Option("--show-accepted", help="Colour the tokens that the draft had right.")
 ]
+
+
+def sampling(
+    temperature: float,
+    top_p: float,
+    top_k: int,
+    min_p: float,
+    seed: int | None,
+    repetition_penalty: float = 1.0,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    logit_bias: list[str] | None = None,
+) -> SamplingSettings:
+    """The sampling settings of a command line.
+
+    Raises:
+        PromptError: a setting that would do nothing, or cannot be read.
+    """
+    from ..api import SamplingSettings
+    from ..errors import PromptError
+
+    if temperature == 0 and (seed is not None or 0 < top_p < 1 or top_k or min_p):
+        raise PromptError(
+            "--seed, --top-p, --top-k and --min-p do nothing at temperature 0; add --temperature"
+        )
+    bias = {}
+    for text in logit_bias or []:
+        token, _, value = text.partition("=")
+        try:
+            bias[int(token)] = float(value)
+        except ValueError:
+            raise PromptError(f"--logit-bias {text}: give ID=VALUE, as 42=-3.5") from None
+    return SamplingSettings(
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
+        seed=seed,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logit_bias=bias,
+    )
 
 
 def load_pair(

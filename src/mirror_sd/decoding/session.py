@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import mlx.core as mx
 from mlx_lm.generate import generation_stream
@@ -12,31 +12,41 @@ from ..errors import PromptError
 from ..models.target import Target
 from .acceptance import Acceptance
 from .dispatch import dispatch
-from .drafter import Drafter, Proposal
-from .length import LengthPolicy
+from .drafter import Drafter
+from .length import PLAIN, LengthPolicy, Outcome, Plan
+from .proposal import Proposal
+from .sampling import Scorer
 from .statistics import Cycle, Statistics
 
 CLEAR_CACHE_EVERY = 256  # tokens; as mlx-lm does
 PrefillProgress = Callable[[int, int], None]
+Cut = Callable[[list[int], int], tuple[list[int], str | None]]
 
 
 class Session:
-    """One conversation: a target and a drafter with their caches, kept from answer to answer.
+    """One conversation: a target and drafters with their caches, kept from answer to answer.
 
     Args:
-        target: the sequence on the target.
-        drafter: who proposes.
+        target: the sequence on the target; it taps what the drafters want.
+        drafters: who may propose; none for plain decoding.
         acceptance: who decides.
-        policy: how much to draft.
+        policy: how much to draft, and by whom.
+        scorer: turns the target's logits into log probabilities; None normalises them only.
     """
 
     def __init__(
-        self, target: Target, drafter: Drafter, acceptance: Acceptance, policy: LengthPolicy
+        self,
+        target: Target,
+        drafters: Sequence[Drafter],
+        acceptance: Acceptance,
+        policy: LengthPolicy,
+        scorer: Scorer | None = None,
     ):
         self.target = target
-        self.drafter = drafter
+        self.drafters = {drafter.name: drafter for drafter in drafters}
         self.acceptance = acceptance
         self.policy = policy
+        self.scorer = scorer or Scorer()
         self.history: list[int] = []  # the tokens whose rows the target's caches hold
         self.anchor: int | None = None  # the last certain token, not in the caches yet
         self.statistics = Statistics()
@@ -53,15 +63,16 @@ class Session:
             PromptError: the prompt is empty or longer than the model allows.
         """
         self._check_prompt(prompt)
+        self.acceptance.start()
         start = time.perf_counter()
         reused = self._reuse(prompt)
         try:
             with mx.stream(generation_stream):
                 for count, features in self.target.prefill(prompt[reused:-1]):
-                    self.drafter.extend(features, count)
-                    self.drafter.settle()
                     done = len(self.history) + count
-                    self.history.extend(prompt[len(self.history) : done])
+                    self._extend(list(prompt[len(self.history) : done]), features)
+                    for drafter in self.drafters.values():
+                        drafter.settle()
                     if progress:
                         progress(done + 1, len(prompt))
         except BaseException:
@@ -69,64 +80,105 @@ class Session:
             raise
         self.anchor = prompt[-1]
         self._undecided = False
-        seconds = time.perf_counter() - start
-        self.statistics = Statistics(len(prompt), reused, seconds)
+        self.statistics = Statistics(len(prompt), reused, time.perf_counter() - start)
 
-    def stream(self, max_tokens: int, stop_tokens: Collection[int]) -> Iterator[Cycle]:
-        """Decode until an end token or `max_tokens`. Closing it between cycles leaves the session
-        ready for the next prompt.
+    def stream(self, max_tokens: int, cut: Cut) -> Iterator[Cycle]:
+        """Decode until `cut` ends the answer. Closing it between cycles leaves the session ready
+        for the next prompt.
+
+        Args:
+            max_tokens: at most so many.
+            cut: (tokens, how many may still come) -> (those that belong to the answer, why it ends
+                with them or None).
         """
         left = max_tokens
-        while left > 0:
-            cycle = self._cycle(left, stop_tokens)
-            self.statistics.add(cycle)
-            left -= len(cycle.tokens)
-            yield cycle
-            if cycle.finish_reason:
-                return
+        try:
+            while left > 0:
+                cycle = self._cycle(left, cut)
+                self.statistics.add(cycle)
+                left -= len(cycle.tokens)
+                yield cycle
+                if cycle.finish_reason:
+                    return
+        finally:
+            self.policy.finish()
 
-    def _cycle(self, left: int, stop_tokens: Collection[int]) -> Cycle:
+    def _cycle(self, left: int, cut: Cut) -> Cycle:
         """Draft, verify, accept, commit: at most `left` tokens come out."""
         assert self.anchor is not None, "prefill first"
         start = time.perf_counter()
-        length = self._length(left)
+        depth = len(self.history)
+        plan = self._plan(left)
         try:
             with mx.stream(generation_stream):
-                proposal = self.drafter.propose(self.anchor, length) if length else Proposal.none()
+                proposal = self._propose(plan)
                 mx.async_eval(proposal.tokens)  # runs while the verify graph is built
+                proposal, confidences = self._trim(plan, proposal)
                 block = mx.concatenate([mx.array([self.anchor], mx.uint32), proposal.tokens])
                 verification = self.target.verify(block)
-                decision = self.acceptance(verification.logits, proposal)
+                known = [*self.history, self.anchor]
+                scores = self.scorer(verification.logits, known, proposal.tokens)
+                decision = self.acceptance(scores, proposal, len(known))
                 outcome = [decision.accepted, decision.emitted, decision.tokens]
                 drafted_at = dispatch(proposal.tokens, [*outcome, verification.features])
                 accepted, emitted = int(decision.accepted.item()), int(decision.emitted.item())
                 verified_at = time.perf_counter()
-                tokens, reason = _cut(decision.tokens[:emitted].tolist(), left, stop_tokens)
+                tokens, reason = cut(decision.tokens[:emitted].tolist(), left)
                 self._commit(tokens, verification.features)
         except BaseException:
             self._recover()
             raise
         self._undecided = emitted <= accepted
-        self.policy.observe(length, accepted)
         self._clear_cache(len(tokens))
-        return Cycle(
+        cycle = Cycle(
             tokens=tokens,
-            drafted=length,
+            plan=plan,
+            depth=depth,
+            proposed=proposal.tokens.tolist(),
+            drafted=plan.length,
             accepted=min(accepted, len(tokens)),
+            confidences=confidences,
             finish_reason=reason,
-            logits=verification.logits,
-            draft_seconds=drafted_at - start if length else 0.0,
-            verify_seconds=verified_at - (drafted_at if length else start),
+            logprobs=scores,
+            draft_seconds=drafted_at - start if plan.length else 0.0,
+            verify_seconds=verified_at - (drafted_at if plan.length else start),
             seconds=time.perf_counter() - start,
         )
+        self.policy.observe(_outcome(cycle, accepted))
+        return cycle
 
-    def _length(self, left: int) -> int:
-        """How much to draft: never more than can still be emitted, and nothing where the last pass
+    def _plan(self, left: int) -> Plan:
+        """What to draft: never more than can still be emitted, and nothing where the last pass
         left a choice to a pass over a single row.
         """
+        assert self.anchor is not None
         if self._undecided:
-            return 0
-        return min(self.policy.next(), self.drafter.longest, left - 1)
+            return PLAIN
+        offers = {
+            name: min(drafter.offer(self.anchor), left - 1)
+            for name, drafter in self.drafters.items()
+        }
+        return self.policy.plan(offers, len(self.history))
+
+    def _propose(self, plan: Plan) -> Proposal:
+        if plan.source is None:
+            return Proposal.none()
+        assert self.anchor is not None
+        position = len(self.history) + 1  # of the first drafted token
+        return self.drafters[plan.source].propose(
+            self.anchor,
+            plan.length,
+            lambda scores, offset, some: self.acceptance.draw(scores, position + offset, some),
+        )
+
+    def _trim(self, plan: Plan, proposal: Proposal) -> tuple[Proposal, list[float] | None]:
+        """Leave out drafted tokens that are not worth verifying, if the policy cares."""
+        chances = proposal.confidences if self.policy.trims else None
+        if chances is None:
+            return proposal, None
+        confidences: list[float] = chances.tolist()
+        keep = self.policy.trim(plan, confidences, len(self.history))
+        return proposal.first(keep), confidences
 
     def _commit(self, tokens: list[int], features: mx.array | None) -> None:
         """The anchor and all tokens but the last are in the caches; the last is the new anchor."""
@@ -134,10 +186,15 @@ class Session:
         rows = len(tokens)
         self.target.commit(rows)
         certain = [self.anchor, *tokens]
-        self.history += certain[:rows]
         self.anchor = certain[rows]
         if rows:
-            self.drafter.extend(features[:, :rows] if features is not None else None, rows)
+            self._extend(certain[:rows], features[:, :rows] if features is not None else None)
+
+    def _extend(self, tokens: list[int], features: mx.array | None) -> None:
+        """Tokens are in the target's caches now: tell the drafters."""
+        for drafter in self.drafters.values():
+            drafter.extend(tokens, features if drafter.taps else None)
+        self.history += tokens
 
     def _clear_cache(self, tokens: int) -> None:
         """Give MLX's free buffers back now and then."""
@@ -146,26 +203,28 @@ class Session:
             mx.clear_cache()
 
     def _reuse(self, prompt: Sequence[int]) -> int:
-        """Trim both caches to what the prompt shares with the conversation so far."""
+        """Trim all caches to what the prompt shares with the conversation so far."""
         shared = 0
         for known, token in zip(self.history, prompt[:-1], strict=False):
             if known != token:
                 break
             shared += 1
-        return self._trim_to(min(shared, self.drafter.length))
+        return self._trim_to(shared)
 
     def _trim_to(self, length: int) -> int:
-        """Both caches hold the same first tokens: `length`, or fewer where a cache cannot."""
+        """All caches hold the same first tokens: `length`, or fewer where a cache cannot."""
+        length = min([length, *(drafter.length for drafter in self.drafters.values())])
         length = self.target.trim_to(length)
-        self.drafter.trim_to(length)
+        for drafter in self.drafters.values():
+            drafter.trim_to(length)
         del self.history[length:]
         return length
 
     def _recover(self) -> None:
-        """After an interruption: both caches hold the same committed tokens, and no anchor."""
+        """After an interruption: all caches hold the same committed tokens, and no anchor."""
         self.anchor = None
         self.target.recover()
-        self._trim_to(min(self.target.length, self.drafter.length))
+        self._trim_to(self.target.length)
 
     def _check_prompt(self, prompt: Sequence[int]) -> None:
         limit = self.target.model.context_limit
@@ -178,11 +237,15 @@ class Session:
             )
 
 
-def _cut(
-    tokens: list[int], left: int, stop_tokens: Collection[int]
-) -> tuple[list[int], str | None]:
-    """Tokens up to the first end token, and why decoding ends here, if it does."""
-    for index, token in enumerate(tokens):
-        if token in stop_tokens:
-            return tokens[: index + 1], "stop"
-    return tokens, "length" if len(tokens) == left else None
+def _outcome(cycle: Cycle, accepted: int) -> Outcome:
+    return Outcome(
+        source=cycle.plan.source,
+        drafted=cycle.drafted,
+        verified=len(cycle.proposed),
+        accepted=accepted,
+        emitted=len(cycle.tokens),
+        depth=cycle.depth,
+        draft_seconds=cycle.draft_seconds,
+        verify_seconds=cycle.verify_seconds,
+        confidences=cycle.confidences,
+    )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import mlx.core as mx
+
+from .length import Plan
 
 
 @dataclass(frozen=True)
@@ -13,20 +16,28 @@ class Cycle:
 
     Attributes:
         tokens: what it emitted, in order; empty only where a choice was put off to the next pass.
-        drafted: how many tokens were drafted.
+        plan: what the policy had decided.
+        depth: tokens of context before it.
+        proposed: the drafted tokens that were verified.
+        drafted: how many tokens were drafted; more than were verified if the policy trimmed.
         accepted: how many of `tokens` were drafted ones; they come first.
-        finish_reason: "stop" after an end token, "length" at the limit, else None.
-        logits: [n + 1, V]; row i scores `tokens[i]`.
+        confidences: the drafter's chance for each drafted token, if the policy asked for them.
+        finish_reason: "stop" after an end token or stop string, "length" at the limit, else None.
+        logprobs: [n + 1, V] the target's log probabilities; row i scores `tokens[i]`.
         draft_seconds: from the start of the cycle until the draft was computed.
         verify_seconds: from there until the target's decision was computed.
         seconds: the whole cycle.
     """
 
     tokens: list[int]
+    plan: Plan
+    depth: int
+    proposed: list[int]
     drafted: int
     accepted: int
+    confidences: Sequence[float] | None
     finish_reason: str | None
-    logits: mx.array
+    logprobs: mx.array
     draft_seconds: float
     verify_seconds: float
     seconds: float
@@ -47,19 +58,20 @@ class Statistics:
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     seconds: float = 0.0
-    accepted_counts: dict[int, int] = field(default_factory=dict)
+    passes_by_source: dict[str, int] = field(default_factory=dict)
 
     def add(self, cycle: Cycle) -> None:
         """Count a cycle in."""
         self.tokens += len(cycle.tokens)
         self.passes += 1
         self.drafted += cycle.drafted
-        self.one_row_passes += cycle.drafted == 0
         self.accepted += cycle.accepted
+        self.one_row_passes += not cycle.proposed
         self.draft_seconds += cycle.draft_seconds
         self.verify_seconds += cycle.verify_seconds
         self.seconds += cycle.seconds
-        self.accepted_counts[cycle.accepted] = self.accepted_counts.get(cycle.accepted, 0) + 1
+        source = cycle.plan.source or "plain"
+        self.passes_by_source[source] = self.passes_by_source.get(source, 0) + 1
 
     @property
     def acceptance_length(self) -> float:

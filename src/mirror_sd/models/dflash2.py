@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import mlx.core as mx
 import mlx.nn as nn
 
 from .draft_config import DFlash2Config
+
+# (scores [n, V or k], offset of the first row, candidates [n, k] or None) -> ids [n]
+Draw = Callable[[mx.array, int, mx.array | None], mx.array]
 
 
 @dataclass(frozen=True)
@@ -68,13 +72,14 @@ class CandidateSelector(nn.Module):
         self.successor_codebook = mx.zeros((vocab_size, config.selector_rank))
         self.hidden_projection = nn.Linear(hidden_size, config.selector_rank, bias=False)
 
-    def __call__(self, hidden: mx.array, logits: mx.array, anchor: int) -> Selection:
-        """The greedy walk from the anchor.
+    def __call__(self, hidden: mx.array, logits: mx.array, anchor: int, draw: Draw) -> Selection:
+        """The walk from the anchor.
 
         Args:
             hidden: [n, H] final hidden states.
             logits: [n, V] the draft's logits.
             anchor: the token before the first position.
+            draw: chooses among the candidates of a position.
         """
         candidates = mx.argpartition(logits, -self.top_k, axis=-1)[:, -self.top_k :]
         unary = mx.take_along_axis(logits, candidates, axis=-1)
@@ -85,7 +90,7 @@ class CandidateSelector(nn.Module):
         for position in range(hidden.shape[0]):
             step = self.predecessor_codebook[token] * gates[position]
             scores = unary[position] + successors[position] @ step
-            token = candidates[position][mx.argmax(scores)]
+            token = draw(scores[None], position, candidates[position : position + 1])[0]
             path.append(token)
             rows.append(scores)
         return Selection(mx.stack(path), mx.stack(rows), candidates)

@@ -11,7 +11,7 @@ import mlx.nn as nn
 from mlx_lm.models.rope_utils import initialize_rope
 
 from ..caches.context import ContextCache
-from .dflash2 import CandidateSelector, DynamicConv, Selection
+from .dflash2 import CandidateSelector, Draw, DynamicConv, Selection
 from .draft_config import SLIDING, DraftConfig
 
 
@@ -178,13 +178,19 @@ class DFlashDraft(nn.Module):
             x = layer(x, cache)
         return self.norm(x)
 
-    def select(self, hidden: mx.array, logits: mx.array, anchor: int) -> Selection:
-        """The tokens to propose, by hidden states [n, H] and logits [n, V]: the likeliest of each
-        position, or DFlash 2's path through the likeliest few.
+    def select(self, hidden: mx.array, logits: mx.array, anchor: int, draw: Draw) -> Selection:
+        """The tokens to propose, by hidden states [n, H] and logits [n, V]: each position by
+        itself, or DFlash 2's path through the likeliest few.
+
+        Args:
+            hidden: after the final norm.
+            logits: the head's.
+            anchor: the token before the first position.
+            draw: (scores, offset of the first row, candidates or None) -> ids.
         """
         if self.config.dflash2 is None:
-            return Selection(mx.argmax(logits, axis=-1), logits)
-        return self.candidate_selector(hidden, logits, anchor)
+            return Selection(draw(logits, 0, None), logits)
+        return self.candidate_selector(hidden, logits, anchor, draw)
 
     @property
     def fc_dtype(self) -> mx.Dtype:

@@ -3,6 +3,10 @@
     python benchmarks/decode.py [--model demo] [--block-sizes 2 4 8] [--tokens 64] [--runs 3]
                                 [--per-kind 2] [--json FILE]
 
+Beside fixed block sizes it measures the adaptive policy, which chooses between the draft, copying
+from the context, and plain decoding; it keeps what it learns from prompt to prompt, as it does on
+a user's disk.
+
 Every figure is a ratio within one run; of several runs the median is shown. Overhead is the wall
 time of the whole loop over the sum of its forward passes measured alone, in the first run. Ratios
 from a CPU say nothing about an Apple GPU, where checking several tokens costs little more than one.
@@ -17,13 +21,14 @@ import sys
 from dataclasses import asdict, dataclass
 
 import mirror_sd
-from mirror_sd.api import make_session
+from mirror_sd.api import DRAFT_VOCAB, make_session
 from mirror_sd.bench import environment, prompts, replay
 from mirror_sd.decoding import plain
 from mirror_sd.decoding.divergence import find
 from mirror_sd.decoding.drafter import DFlashDrafter
 from mirror_sd.decoding.output import until
 from mirror_sd.decoding.prompt import chat_tokens
+from mirror_sd.models.draft_head import DraftHead
 
 
 @dataclass
@@ -33,7 +38,7 @@ class Row:
     kind: str
     prompt: int
     run: int
-    block_size: int
+    block_size: int | None  # None: adaptive
     tokens: int
     acceptance_length: float
     speedup: float
@@ -55,10 +60,16 @@ def measure(pair, tokens, settings, block_size, alone: bool) -> tuple[dict, list
         "overhead": None,
     }
     if alone:
-        drafter = DFlashDrafter(pair.draft.model, pair.target)
+        drafter = DFlashDrafter(pair.draft.model, pair.target, head=_head(pair))
         bare = replay.forward_times(pair.target, drafter, tokens, cycles)
         figures["overhead"] = s.seconds / bare.total
     return figures, answer
+
+
+def _head(pair) -> DraftHead:
+    """As `make_session` would give the draft."""
+    ranking = pair.draft.ranking
+    return DraftHead(pair.target, DRAFT_VOCAB if ranking else None, ranking)
 
 
 def _is_tie(pair, tokens, answer, plain_tokens) -> bool:
@@ -70,8 +81,10 @@ def run_prompt(pair, tokenizer, index, prompt, run, settings) -> list[Row]:
     tokens = chat_tokens(tokenizer, [{"role": "user", "content": prompt.text}])
     rows = []
     baseline: plain.PlainRun | None = None
-    for block_size in settings.block_sizes:
-        figures, answer = measure(pair, tokens, settings, block_size, run == 0)
+    for block_size in (None, *settings.block_sizes):
+        figures, answer = measure(
+            pair, tokens, settings, block_size, run == 0 and block_size is not None
+        )
         if baseline is None:  # once per prompt and run
             baseline = plain.run(pair.target, tokenizer, tokens, settings.tokens)
         identical = answer == baseline.tokens
@@ -92,23 +105,29 @@ def run_prompt(pair, tokenizer, index, prompt, run, settings) -> list[Row]:
     return rows
 
 
+def _figure(value: float) -> str:
+    return "" if value != value else f"{value:.3f}"
+
+
 def show(rows: list[Row], block_sizes: list[int]) -> None:
     def median(chosen: list[Row], key: str) -> float:
         figures = [getattr(row, key) for row in chosen]
-        return statistics.median(figure for figure in figures if figure is not None)
+        known = [figure for figure in figures if figure is not None]
+        return statistics.median(known) if known else float("nan")
 
     print("| kind | block | acceptance length | speed over plain | overhead | identical |")
     print("|---|---|---|---|---|---|")
     for kind in (*prompts.KINDS, "all"):
-        for block_size in block_sizes:
+        for block_size in (None, *block_sizes):
             chosen = [r for r in rows if r.block_size == block_size and kind in (r.kind, "all")]
             if not chosen:
                 continue
             same = sum(r.identical for r in chosen)
             ties = sum(r.tie for r in chosen)
             print(
-                f"| {kind} | {block_size} | {median(chosen, 'acceptance_length'):.2f} "
-                f"| {median(chosen, 'speedup'):.2f}x | {median(chosen, 'overhead'):.3f} "
+                f"| {kind} | {block_size or 'adaptive'} "
+                f"| {median(chosen, 'acceptance_length'):.2f} "
+                f"| {median(chosen, 'speedup'):.2f}x | {_figure(median(chosen, 'overhead'))} "
                 f"| {same}/{len(chosen)}{f' ({ties} ties)' if ties else ''} |"
             )
 

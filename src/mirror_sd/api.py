@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import mlx.core as mx
 from mlx_lm.generate import generation_stream, wired_limit
@@ -30,9 +31,14 @@ from .decoding.trace import TraceWriter
 from .errors import PromptError
 from .models import precision
 from .models.demo import Progress
+from .models.draft_head import DraftHead
 from .models.dtype import Dtype
 from .models.loading import Pair, load_pair
 from .models.target import Target
+
+# Measured on the demo pair: half of the draft's time for 1% of its acceptance
+# (benchmarks/draft_head.py).
+DRAFT_VOCAB = 8192
 
 
 @dataclass
@@ -110,6 +116,7 @@ def make_session(
     *,
     block_size: int | None = None,
     draft_window: int | None = None,
+    draft_vocab: int | Literal["auto", "full"] = "auto",
     exact: bool = False,
     sampling: SamplingSettings | None = None,
     drafters: Sequence[Drafter] | None = None,
@@ -122,6 +129,9 @@ def make_session(
         block_size: anchor and drafted tokens per cycle, 1 for plain decoding; None adapts it, so
             that decoding is never slower than plain.
         draft_window: bounds the draft's context to so many recent tokens (and a few first ones).
+        draft_vocab: lets the draft propose so many likeliest tokens, besides those of the context,
+            which makes drafting cheaper; "full" is all. "auto" takes 8192 for a draft that brings a
+            ranking of tokens, and else all.
         exact: leave choices between nearly equal tokens to passes over a single row, as plain
             decoding makes them.
         sampling: how tokens are drawn; None is greedy decoding.
@@ -133,36 +143,44 @@ def make_session(
     """
     sampling = sampling or SamplingSettings()
     if drafters is None:
-        drafters = _drafters(model, block_size, draft_window)
+        drafters = _drafters(model, block_size, draft_window, draft_vocab)
     longest = max((drafter.longest for drafter in drafters), default=0)
     if block_size is not None and not 1 <= block_size <= longest + 1:
         raise PromptError(
             f"block size {block_size} is out of range: this draft takes 1 to {longest + 1}"
         )
-    if policy is None:
-        policy = (
-            AdaptiveLength(_profile(model)) if block_size is None else FixedLength(block_size - 1)
-        )
+    if policy is None and block_size is not None:
+        policy = FixedLength(block_size - 1)
+    elif policy is None:
+        policy = AdaptiveLength(_profile(model, draft_vocab))
     target = Target(model.target, next((d.taps for d in drafters if d.taps), ()))
     acceptance = _acceptance(sampling, model.target.vocab_size, exact)
     return Session(target, drafters, acceptance, policy, Scorer(sampling.processors()))
 
 
-def _drafters(model: Pair, block_size: int | None, draft_window: int | None) -> list[Drafter]:
+def _drafters(
+    model: Pair, block_size: int | None, draft_window: int | None, draft_vocab: int | str
+) -> list[Drafter]:
     """The pair's draft; and copying from the context, where the policy may choose."""
     if model.draft is None or block_size == 1:
         return []
-    draft = DFlashDrafter(model.draft.model, model.target, draft_window)
+    ranking = model.draft.ranking
+    if draft_vocab == "auto":
+        draft_vocab = DRAFT_VOCAB if ranking else "full"
+    if isinstance(draft_vocab, int) and draft_vocab < 1:
+        raise PromptError(f"draft_vocab is {draft_vocab}: the draft needs tokens to propose")
+    head = DraftHead(model.target, None if draft_vocab == "full" else int(draft_vocab), ranking)
+    draft = DFlashDrafter(model.draft.model, model.target, draft_window, head=head)
     return [draft] if block_size else [draft, NgramDrafter(draft.longest)]
 
 
-def _profile(model: Pair) -> Profile:
+def _profile(model: Pair, draft_vocab: int | str) -> Profile:
     """What is remembered of this pair on this machine."""
     target, draft = model.target, model.draft
     facts = [mx.__version__, mx.device_info(), blas.activate().name]
     facts += [target.name, target.depth, target.hidden_size, precision.describe(target.model)]
     if draft is not None:
-        facts += [draft.name, precision.describe(draft.model)]
+        facts += [draft.name, precision.describe(draft.model), draft_vocab]
     return Profile.open(facts)
 
 
@@ -187,6 +205,7 @@ def stream_generate(
     *,
     block_size: int | None = None,
     draft_window: int | None = None,
+    draft_vocab: int | Literal["auto", "full"] = "auto",
     exact: bool = False,
     sampling: SamplingSettings | None = None,
     stop: Sequence[str] = (),
@@ -203,6 +222,7 @@ def stream_generate(
         max_tokens: at most so many; fewer where the model's context ends.
         block_size: see `make_session`.
         draft_window: see `make_session`.
+        draft_vocab: see `make_session`.
         exact: see `make_session`.
         sampling: how tokens are drawn; None is greedy decoding.
         stop: strings that end the answer; they are no part of it.
@@ -245,6 +265,7 @@ def generate(
     verbose: bool = False,
     block_size: int | None = None,
     draft_window: int | None = None,
+    draft_vocab: int | Literal["auto", "full"] = "auto",
     exact: bool = False,
     sampling: SamplingSettings | None = None,
     stop: Sequence[str] = (),
@@ -268,6 +289,7 @@ def generate(
         max_tokens,
         block_size=block_size,
         draft_window=draft_window,
+        draft_vocab=draft_vocab,
         exact=exact,
         sampling=sampling,
         stop=stop,

@@ -78,7 +78,7 @@ def test_memory_is_flat_at_16k_tokens_of_context():
 @pytest.mark.slow
 def test_a_long_prompt_and_a_long_answer_of_the_demo_pair(demo_pair):
     model, tokenizer = demo_pair
-    text = "The quick brown fox jumps over the lazy dog. " * 200
+    text = "The quick brown fox jumps over the lazy dog. " * 230
     long = chat_tokens(tokenizer, [{"role": "user", "content": text + "Summarise this."}])
     assert len(long) > 2048
     session = make_session(model, block_size=4)

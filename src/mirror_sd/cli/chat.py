@@ -32,6 +32,7 @@ def chat(
     min_p: options.MinP = 0.0,
     seed: options.Seed = None,
     draft_window: options.DraftWindow = None,
+    draft_vocab: options.DraftVocab = "auto",
     draft_bits: options.Bits = None,
     dtype: options.Dtype = options.DtypeChoice.auto,
 ) -> None:
@@ -41,7 +42,11 @@ def chat(
     settings = options.sampling(temperature, top_p, top_k, min_p, seed)
     pair, tokenizer = options.load_pair(model, draft, no_draft, dtype, draft_bits)
     session = make_session(
-        pair, block_size=block_size, draft_window=draft_window, sampling=settings
+        pair,
+        block_size=block_size,
+        draft_window=draft_window,
+        draft_vocab=options.draft_vocab(draft_vocab),
+        sampling=settings,
     )
     opening = [{"role": "system", "content": system}] if system is not None else []
     messages = list(opening)

@@ -45,6 +45,7 @@ def generate(
     stop: options.Stop = None,
     trace: options.Trace = None,
     draft_window: options.DraftWindow = None,
+    draft_vocab: options.DraftVocab = "auto",
     draft_bits: options.Bits = None,
     dtype: options.Dtype = options.DtypeChoice.auto,
 ) -> None:
@@ -75,7 +76,12 @@ def generate(
     pair, tokenizer = options.load_pair(model, draft, no_draft, dtype, draft_bits)
     tokens = _encode(tokenizer, text, system, raw)
     session = make_session(
-        pair, block_size=block_size, draft_window=draft_window, exact=exact, sampling=settings
+        pair,
+        block_size=block_size,
+        draft_window=draft_window,
+        draft_vocab=options.draft_vocab(draft_vocab),
+        exact=exact,
+        sampling=settings,
     )
     with TraceWriter(trace) if trace else nullcontext() as writer:
         answer = [

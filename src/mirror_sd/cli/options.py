@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -92,6 +92,13 @@ Trace = Annotated[
     Path | None,
     typer.Option("--trace", help="Write every decision to this file; mirror-sd trace reads it."),
 ]
+DraftVocab = Annotated[
+    str,
+    typer.Option(
+        help="Let the draft propose so many likeliest tokens (and those of the context), "
+        "[bold]full[/], or [bold]auto[/]: 8192 where the draft brings a ranking."
+    ),
+]
 MaxTokens = Annotated[
     int, typer.Option("--max-tokens", "-n", min=1, help="Length of the answer at most.")
 ]
@@ -142,6 +149,22 @@ def sampling(
         frequency_penalty=frequency_penalty,
         logit_bias=bias,
     )
+
+
+def draft_vocab(text: str) -> int | Literal["auto", "full"]:
+    """The value of --draft-vocab.
+
+    Raises:
+        PromptError: neither a number nor one of the words.
+    """
+    from ..errors import PromptError
+
+    words: dict[str, Literal["auto", "full"]] = {"auto": "auto", "full": "full"}
+    if text in words:
+        return words[text]
+    if not text.isdigit() or int(text) < 1:
+        raise PromptError(f"--draft-vocab {text}: give a number of tokens, auto, or full")
+    return int(text)
 
 
 def load_pair(

@@ -8,6 +8,7 @@ from typing import Protocol
 import mlx.core as mx
 
 from ..models.draft import DFlashDraft
+from ..models.draft_head import DraftHead
 from ..models.target import TargetModel
 from .proposal import Draw, Proposal
 
@@ -57,18 +58,25 @@ class DFlashDrafter:
         window: bounds the context of full-attention layers to the latest `window` rows, with the
             first `sinks` rows besides; None keeps all.
         sinks: see `window`.
+        head: scores its tokens; None takes the target's over the whole vocabulary.
     """
 
     name = "dflash"
 
     def __init__(
-        self, draft: DFlashDraft, target: TargetModel, window: int | None = None, sinks: int = 4
+        self,
+        draft: DFlashDraft,
+        target: TargetModel,
+        window: int | None = None,
+        sinks: int = 4,
+        head: DraftHead | None = None,
     ):
         self.taps = draft.config.taps
         self.longest = draft.config.block_size - 1
         self._length = 0
         self._draft = draft
         self._target = target
+        self._head = head or DraftHead(target)
         self._context = draft.make_context(window, sinks)
         # While plain decoding pays more, features of single tokens gather here and cost nothing.
         self._pending: list[mx.array] = []
@@ -82,6 +90,7 @@ class DFlashDrafter:
         """Keep the features for the next draft."""
         assert features is not None
         self._pending.append(features)
+        self._head.include(tokens)
         self._length += len(tokens)
         if sum(part.shape[1] for part in self._pending) >= FLUSH_ROWS:
             self._flush()
@@ -97,8 +106,8 @@ class DFlashDrafter:
         block = mx.array([[anchor] + [config.mask_token_id] * length])
         hidden = self._draft(self._target.embed(block), self._context)[0, 1:]
         scaled = hidden * config.output_multiplier if config.output_multiplier != 1.0 else hidden
-        logits = self._target.logits(scaled, config.logit_softcap)  # the head is linear
-        chosen = self._draft.select(hidden, logits, anchor, draw)
+        logits, ids = self._head(scaled, config.logit_softcap)  # the head is linear
+        chosen = self._draft.select(hidden, logits, anchor, draw, ids)
         return Proposal(chosen.tokens, chosen.scores, chosen.candidates)
 
     def trim_to(self, length: int) -> None:

@@ -72,17 +72,27 @@ class CandidateSelector(nn.Module):
         self.successor_codebook = mx.zeros((vocab_size, config.selector_rank))
         self.hidden_projection = nn.Linear(hidden_size, config.selector_rank, bias=False)
 
-    def __call__(self, hidden: mx.array, logits: mx.array, anchor: int, draw: Draw) -> Selection:
+    def __call__(
+        self,
+        hidden: mx.array,
+        logits: mx.array,
+        anchor: int,
+        draw: Draw,
+        ids: mx.array | None = None,
+    ) -> Selection:
         """The walk from the anchor.
 
         Args:
             hidden: [n, H] final hidden states.
-            logits: [n, V] the draft's logits.
+            logits: [n, N] the draft's logits.
             anchor: the token before the first position.
             draw: chooses among the candidates of a position.
+            ids: [N] the tokens that the logits stand for, None for the whole vocabulary.
         """
         candidates = mx.argpartition(logits, -self.top_k, axis=-1)[:, -self.top_k :]
         unary = mx.take_along_axis(logits, candidates, axis=-1)
+        if ids is not None:
+            candidates = ids[candidates]
         gates = self.hidden_projection(hidden)
         successors = self.successor_codebook[candidates]  # [n, k, r]
         token = mx.array(anchor)

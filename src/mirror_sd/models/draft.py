@@ -178,8 +178,15 @@ class DFlashDraft(nn.Module):
             x = layer(x, cache)
         return self.norm(x)
 
-    def select(self, hidden: mx.array, logits: mx.array, anchor: int, draw: Draw) -> Selection:
-        """The tokens to propose, by hidden states [n, H] and logits [n, V]: each position by
+    def select(
+        self,
+        hidden: mx.array,
+        logits: mx.array,
+        anchor: int,
+        draw: Draw,
+        ids: mx.array | None = None,
+    ) -> Selection:
+        """The tokens to propose, by hidden states [n, H] and logits [n, N]: each position by
         itself, or DFlash 2's path through the likeliest few.
 
         Args:
@@ -187,10 +194,12 @@ class DFlashDraft(nn.Module):
             logits: the head's.
             anchor: the token before the first position.
             draw: (scores, offset of the first row, candidates or None) -> ids.
+            ids: [N] the tokens that the logits stand for, None for the whole vocabulary.
         """
-        if self.config.dflash2 is None:
-            return Selection(draw(logits, 0, None), logits)
-        return self.candidate_selector(hidden, logits, anchor, draw)
+        if self.config.dflash2 is not None:
+            return self.candidate_selector(hidden, logits, anchor, draw, ids)
+        candidates = None if ids is None else mx.broadcast_to(ids, logits.shape)
+        return Selection(draw(logits, 0, candidates), logits, candidates)
 
     @property
     def fc_dtype(self) -> mx.Dtype:

@@ -16,6 +16,7 @@ from ..errors import CheckpointError, MirrorError, Notice
 from . import checkpoint, demo, pairing, precision, registry
 from .draft import DFlashDraft
 from .draft_config import parse
+from .draft_head import read_ranking
 from .dtype import Dtype
 from .footprint import Footprint, estimate, stored_bytes
 from .target import TargetModel
@@ -27,6 +28,7 @@ class Draft:
 
     model: DFlashDraft
     name: str
+    ranking: list[int] | None = None  # token ids, the most frequent first, if it brings them
 
 
 @dataclass
@@ -161,7 +163,8 @@ def _load_draft(name: str, target: TargetModel, dtype: Dtype, bits: int | None) 
         raise CheckpointError(
             f"the weights of the draft {name} do not match its config: {_one_line(error)}"
         ) from error
-    return Draft(_convert(model, dtype, bits), name)
+    ranking = read_ranking(folder, target.vocab_size)
+    return Draft(_convert(model, dtype, bits), name, ranking)
 
 
 def _quantize_as_stored(

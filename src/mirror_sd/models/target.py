@@ -93,11 +93,38 @@ class TargetModel:
         """Normed hidden states [..., H] to logits [..., V] as the target itself would give them;
         `softcap` replaces the target's own.
         """
-        logits = self.head(hidden)
+        return self.finish(self.head(hidden), softcap)
+
+    def finish(self, logits: mx.array, softcap: float | None = None) -> mx.array:
+        """Scale and softcap of the head's outputs."""
         if self.logit_scale != 1.0:
             logits = logits * self.logit_scale
         cap = softcap if softcap is not None else self.softcap
         return mx.tanh(logits / cap) * cap if cap else logits
+
+    def head_rows(self, ids: mx.array) -> tuple[mx.array, ...]:
+        """The head's weights for some tokens, for `product`: one array, or weight, scales and
+        biases of a quantised head.
+        """
+        module = self.structure.head or self.structure.embedding
+        names = [n for n in ("weight", "scales", "biases") if module.get(n) is not None]
+        rows = tuple(module[name][ids] for name in names)
+        mx.eval(rows)
+        return rows
+
+    def product(self, hidden: mx.array, rows: tuple[mx.array, ...]) -> mx.array:
+        """Normed hidden states [..., H] times `head_rows`, [..., N]."""
+        module = self.structure.head or self.structure.embedding
+        if len(rows) == 1:
+            return hidden @ rows[0].T
+        return mx.quantized_matmul(
+            hidden,
+            *rows,
+            transpose=True,
+            group_size=module.group_size,
+            bits=module.bits,
+            mode=module.mode,
+        )
 
     def lend(self) -> None:
         """Find out by numbers how embedding and head are used, before a draft borrows them.

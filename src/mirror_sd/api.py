@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import mlx.core as mx
 from mlx_lm.generate import generation_stream, wired_limit
@@ -260,43 +260,23 @@ def generate(
     model: Pair,
     tokenizer: TokenizerWrapper,
     prompt: str | Sequence[int] | mx.array,
-    max_tokens: int = 256,
-    *,
     verbose: bool = False,
-    block_size: int | None = None,
-    draft_window: int | None = None,
-    draft_vocab: int | Literal["auto", "full"] = "auto",
-    exact: bool = False,
-    sampling: SamplingSettings | None = None,
-    stop: Sequence[str] = (),
-    session: Session | None = None,
-    trace: TraceWriter | None = None,
-    prompt_progress_callback: PrefillProgress | None = None,
+    **settings: Any,
 ) -> str:
-    """Answer a prompt; see `stream_generate`.
+    """Answer a prompt.
 
     Args:
+        model: from `load`.
+        tokenizer: from `load`.
+        prompt: text or token ids.
         verbose: print the answer as it comes, and figures at its end.
+        settings: see `stream_generate`.
 
     Returns:
         The answer's text.
     """
     pieces, last = [], None
-    for last in stream_generate(
-        model,
-        tokenizer,
-        prompt,
-        max_tokens,
-        block_size=block_size,
-        draft_window=draft_window,
-        draft_vocab=draft_vocab,
-        exact=exact,
-        sampling=sampling,
-        stop=stop,
-        session=session,
-        trace=trace,
-        prompt_progress_callback=prompt_progress_callback,
-    ):
+    for last in stream_generate(model, tokenizer, prompt, **settings):
         pieces.append(last.text)
         if verbose:
             print(last.text, end="", flush=True)

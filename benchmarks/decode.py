@@ -8,8 +8,8 @@ from the context, and plain decoding; it keeps what it learns from prompt to pro
 a user's disk.
 
 Every figure is a ratio within one run; of several runs the median is shown. Overhead is the wall
-time of the whole loop over the sum of its forward passes measured alone, in the first run. Ratios
-from a CPU say nothing about an Apple GPU, where checking several tokens costs little more than one.
+time of the whole loop over the sum of its forward passes measured alone (--overhead). Ratios from a
+CPU say nothing about an Apple GPU, where checking several tokens costs little more than one.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def run_prompt(pair, tokenizer, index, prompt, run, settings) -> list[Row]:
     baseline: plain.PlainRun | None = None
     for block_size in (None, *settings.block_sizes):
         figures, answer = measure(
-            pair, tokens, settings, block_size, run == 0 and block_size is not None
+            pair, tokens, settings, block_size, settings.overhead and block_size is not None
         )
         if baseline is None:  # once per prompt and run
             baseline = plain.run(pair.target, tokenizer, tokens, settings.tokens)
@@ -140,6 +140,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--per-kind", type=int, default=2)
+    parser.add_argument("--overhead", action="store_true", help="measure the loop's overhead too")
     parser.add_argument("--json", help="also write every figure to this file")
     settings = parser.parse_args()
     pair, tokenizer = mirror_sd.load(settings.model, settings.draft)

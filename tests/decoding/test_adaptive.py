@@ -250,6 +250,15 @@ def test_bad_luck_far_out_is_forgotten_when_short_drafts_go_well():
     assert survival.chances(3)[2] > 0.6
 
 
+def test_what_was_left_out_for_lack_of_confidence_does_not_flatter_the_draft():
+    """Half of the drafts are not worth verifying; the other half is right."""
+    survival = Survival()
+    for _ in range(100):
+        survival.observe(1, 1, [0.95])
+        survival.observe(0, 0, [0.15])
+    assert survival.chances(1)[0] == pytest.approx(0.55, abs=0.1)
+
+
 def test_confidence_is_calibrated_by_what_came_of_it():
     survival = Survival()
     for _ in range(400):

@@ -114,33 +114,45 @@ def plot(rows: Sequence[dict[str, Any]], file: Path) -> None:
     axes = figure.subplot_mosaic([["cycles", "cycles"], ["costs", "survival"]])
     _draw_cycles(axes["cycles"], rows)
     costs = verify_costs(rows)
-    axes["costs"].plot(list(costs), list(costs.values()), marker="o", drawstyle="steps-mid")
+    axes["costs"].bar(list(costs), list(costs.values()), width=0.6, color="#7a7a7a")
     axes["costs"].set(xlabel="rows of a target pass", ylabel="ms (median)", ylim=(0, None))
     axes["costs"].set_title("what verifying costs")
-    for source in sorted({row["source"] for row in rows} - {"plain"}):
+    for source in _drafters(rows):
         chances = survival(rows, source)
-        axes["survival"].plot(range(1, len(chances) + 1), chances, marker="o", label=source)
-    axes["survival"].set(xlabel="drafted position", ylabel="right, if reached", ylim=(0, 1.02))
+        positions = range(1, len(chances) + 1)
+        axes["survival"].plot(positions, chances, "o-", label=source, color=_colour(source))
+    axes["survival"].set(xlabel="drafted position", ylabel="right, if reached", ylim=(0, 1.05))
     axes["survival"].set_title("survival")
     if axes["survival"].lines:
         axes["survival"].legend(frameon=False)
+    for panel in axes.values():
+        panel.xaxis.get_major_locator().set_params(integer=True)
+        panel.spines[["top", "right"]].set_visible(False)
     try:
         figure.savefig(file, dpi=110)
     except OSError as error:
         raise MirrorError(f"cannot write the plot {file}: {error.strerror}") from error
 
 
+def _drafters(rows: Sequence[dict[str, Any]]) -> list[str]:
+    return sorted({row["source"] for row in rows} - {"plain"})
+
+
+def _colour(source: str) -> str:
+    return {"dflash": "#2c7fb8", "ngram": "#e08214"}.get(source, "#41ab5d")
+
+
 def _draw_cycles(axes: Any, rows: Sequence[dict[str, Any]]) -> None:
     """A bar per cycle: what was verified, and of that what was accepted."""
     numbers = range(1, len(rows) + 1)
     verified = [row["verified"] for row in rows]
-    axes.bar(numbers, verified, width=1.0, color="#d9d9d9", label="verified")
-    colours = {"dflash": "#2c7fb8", "ngram": "#e08214"}
-    for source in sorted({row["source"] for row in rows} - {"plain"}):
+    axes.bar(numbers, verified, width=0.9, color="#d0d0d0", label="verified, not accepted")
+    for source in _drafters(rows):
         accepted = [row["accepted"] if row["source"] == source else 0 for row in rows]
-        colour = colours.get(source, "#41ab5d")
-        axes.bar(numbers, accepted, width=1.0, color=colour, label=f"accepted ({source})")
+        axes.bar(numbers, accepted, width=0.9, color=_colour(source), label=f"accepted, {source}")
     plain = [n for n, row in zip(numbers, rows, strict=True) if not row["verified"]]
-    axes.plot(plain, [0] * len(plain), "|", color="#666666", label="plain")
-    axes.set(xlabel="cycle", ylabel="drafted tokens", ylim=(-0.3, None))
-    axes.legend(frameon=False, ncols=4, loc="upper right")
+    if plain:
+        axes.plot(plain, [0] * len(plain), "|", color="#444444", markersize=9, label="one row")
+    axes.set(xlabel="cycle", ylabel="drafted tokens", ylim=(-0.4, max(verified, default=0) + 0.5))
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1.0))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 BINS = 10  # of confidence
+BIN_DECAY = 0.995
 HINT = 0.05  # weight of the first position's outcome for positions that were not reached
 
 
@@ -20,7 +21,7 @@ class _Rate:
     def value(self) -> float:
         return self.hits / self.trials
 
-    def observe(self, hit: bool, decay: float, weight: float = 1.0) -> None:
+    def observe(self, hit: float, decay: float, weight: float = 1.0) -> None:
         kept = 1 - (1 - decay) * weight
         self.hits = self.hits * kept + hit * weight
         self.trials = self.trials * kept + weight
@@ -45,23 +46,30 @@ class Survival:
         self._bins = [_Rate((b + 0.5) / BINS * weight, weight) for b in range(BINS)]
 
     def observe(
-        self, drafted: int, accepted: int, confidences: Sequence[float] | None = None
+        self, verified: int, accepted: int, confidences: Sequence[float] | None = None
     ) -> None:
-        """A block of `drafted` tokens of which the first `accepted` were right.
+        """A block of which `verified` tokens were verified and the first `accepted` were right.
 
-        Positions that were not reached lean a little towards what the first one shows, so that a
-        run of bad luck far out is not remembered for ever once short drafts are all that is tried.
+        Where the rest was left out for lack of confidence, the next position counts with the chance
+        that its confidence stands for: counting only what was worth verifying would flatter the
+        draft. Positions that were not reached lean a little towards what the first one shows, so
+        that a run of bad luck far out is not remembered for ever once short drafts are all that is
+        tried.
         """
-        if not drafted:
-            return
-        self._reach(drafted)
-        for rate in self._positions[min(drafted, accepted + 1) :]:
-            rate.observe(accepted > 0, self._decay, HINT)
-        for position in range(min(drafted, accepted + 1)):
-            hit = position < accepted
-            self._positions[position].observe(hit, self._decay)
+        outcomes = [float(p < accepted) for p in range(min(verified, accepted + 1))]
+        for position, hit in enumerate(outcomes):
             if confidences is not None:
-                self._bins[_bin(confidences[position])].observe(hit, 0.995)
+                self._bins[_bin(confidences[position])].observe(hit, BIN_DECAY)
+        if confidences is not None and accepted >= verified < len(confidences):
+            outcomes.append(self._bins[_bin(confidences[verified])].value)
+        if not outcomes:
+            return
+        self._reach(max(verified, len(outcomes)))
+        for position, rate in enumerate(self._positions):
+            if position < len(outcomes):
+                rate.observe(outcomes[position], self._decay)
+            else:
+                rate.observe(outcomes[0], self._decay, HINT)
 
     def chances(self, length: int) -> list[float]:
         """The chance of each of the first `length` positions."""

@@ -68,6 +68,16 @@ def test_responses_say_what_speculation_did(loaded):
     assert s.seconds >= s.draft_seconds + s.verify_seconds
 
 
+def test_alternatives_come_with_their_log_probabilities(loaded):
+    model, tokenizer = loaded
+    for response in stream_generate(model, tokenizer, "abc", max_tokens=9):
+        top = response.top_logprobs(3)
+        assert top[0][0] == response.token  # greedy: the likeliest one
+        assert [p for _, p in top] == sorted((p for _, p in top), reverse=True)
+        assert top[1][1] == pytest.approx(response.logprobs[top[1][0]].item())
+        assert sum(2.718281828**p for _, p in response.top_logprobs(tiny.VOCAB)) == pytest.approx(1)
+
+
 def test_generate_returns_the_text(loaded, capsys):
     model, tokenizer = loaded
     text = "".join(r.text for r in stream_generate(model, tokenizer, "abc", max_tokens=9))

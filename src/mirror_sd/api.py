@@ -74,6 +74,14 @@ class GenerationResponse:
     acceptance_length: float
     statistics: Statistics
 
+    def top_logprobs(self, count: int) -> list[tuple[int, float]]:
+        """The `count` likeliest tokens at this position with their log probabilities, best first;
+        the token itself need not be among them.
+        """
+        logprobs = self.logprobs.astype(mx.float32)
+        ids = mx.argsort(-logprobs)[:count]
+        return list(zip(ids.tolist(), logprobs[ids].tolist(), strict=True))
+
 
 def load(
     target: str,

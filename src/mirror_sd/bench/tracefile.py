@@ -109,6 +109,7 @@ def plot(rows: Sequence[dict[str, Any]], file: Path) -> None:
         MirrorError: the file cannot be written.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(10, 6.5), layout="constrained")
     axes = figure.subplot_mosaic([["cycles", "cycles"], ["costs", "survival"]])
@@ -126,7 +127,7 @@ def plot(rows: Sequence[dict[str, Any]], file: Path) -> None:
     if axes["survival"].lines:
         axes["survival"].legend(frameon=False)
     for panel in axes.values():
-        panel.xaxis.get_major_locator().set_params(integer=True)
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         panel.spines[["top", "right"]].set_visible(False)
     try:
         figure.savefig(file, dpi=110)
@@ -144,6 +145,8 @@ def _colour(source: str) -> str:
 
 def _draw_cycles(axes: Any, rows: Sequence[dict[str, Any]]) -> None:
     """A bar per cycle: what was verified, and of that what was accepted."""
+    from matplotlib.ticker import MaxNLocator
+
     numbers = range(1, len(rows) + 1)
     verified = [row["verified"] for row in rows]
     axes.bar(numbers, verified, width=0.9, color="#d0d0d0", label="verified, not accepted")
@@ -154,5 +157,5 @@ def _draw_cycles(axes: Any, rows: Sequence[dict[str, Any]]) -> None:
     if plain:
         axes.plot(plain, [0] * len(plain), "|", color="#444444", markersize=9, label="one row")
     axes.set(xlabel="cycle", ylabel="drafted tokens", ylim=(-0.4, max(verified, default=0) + 0.5))
-    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1.0))

@@ -145,6 +145,33 @@ def test_a_following_turn_reuses_the_caches(family):
     assert running.statistics.reused_tokens == len(prompt) + len(first) - 1
 
 
+class Switching(FixedLength):
+    """Plain cycles, which run ahead of the host, and drafted ones in turn."""
+
+    def __init__(self, lengths: list[int]):
+        super().__init__(0)
+        self._lengths = lengths
+        self._asked = 0
+
+    def plan(self, offers, depth):
+        self._length = self._lengths[self._asked % len(self._lengths)]
+        self._asked += 1
+        return super().plan(offers, depth)
+
+
+@pytest.mark.parametrize("lengths", [[0], [0, 0, 0, 0, 3], [0, 4, 2, 0, 0, 5]])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_switching_between_plain_and_drafted_cycles(family, lengths):
+    model, prompt = case(family, "float32"), prompt_of(WINDOW + 3)
+    wanted = model.plain(prompt, LENGTH)
+    running = session(model, wanted, prompt, [2, 0, 5])
+    running.policy = Switching(lengths)
+    assert_same(family, "float32", prompt, tokens(running, prompt, LENGTH), wanted)
+    longer = (*prompt, *wanted, 9, 7)
+    said = tokens(running, longer, 10)
+    assert_same(family, "float32", longer, said, model.plain(longer, 10))
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_turn_that_departs_from_the_conversation(family):
     model, prompt = case(family, "float32"), prompt_of(WINDOW + 3)

@@ -172,7 +172,7 @@ class ScriptedDrafter:
             assert features.shape[1] == len(tokens)
             self.features.append(features)
 
-    def offer(self, anchor: int) -> int:
+    def offer(self, anchor: int | None) -> int:
         return self.longest
 
     def propose(self, anchor: int, length: int, draw: Draw) -> Proposal:

@@ -96,4 +96,7 @@ def test_an_answer_that_stops_leaves_only_its_own_tokens_in_the_session(pair):
     responses = list(stream_generate(model, words, "abc", 40, session=session, stop=[stop]))
     assert "".join(r.text for r in responses) == free[: free.find(stop)]
     assert responses[-1].finish_reason == "stop"
-    assert session.target.length == 3 + len(responses) - 1
+    said = [r.token for r in responses]
+    # The last token's row may be in already, if plain decoding ran ahead of it.
+    assert len(said) - 1 <= session.target.length - 3 <= len(said)
+    assert session.history[3:] == said[: session.target.length - 3]

@@ -34,6 +34,11 @@ class Decision:
     emitted: mx.array
     tokens: mx.array
 
+    @property
+    def arrays(self) -> list[mx.array]:
+        """Everything to evaluate."""
+        return [self.accepted, self.emitted, self.tokens]
+
 
 class Acceptance(Protocol):
     """Decides how much of a proposal the target would have said itself.

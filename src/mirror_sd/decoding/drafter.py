@@ -36,8 +36,8 @@ class Drafter(Protocol):
     def extend(self, tokens: Sequence[int], features: mx.array | None) -> None:
         """Take in committed tokens with their features [1, n, taps * H]."""
 
-    def offer(self, anchor: int) -> int:
-        """How many tokens it can propose now."""
+    def offer(self, anchor: int | None) -> int:
+        """How many tokens it can propose after this anchor; None: whatever it will be."""
 
     def propose(self, anchor: int, length: int, draw: Draw) -> Proposal:
         """`length` >= 1 tokens, chosen by `draw`, to follow the last certain one, the anchor."""
@@ -95,7 +95,7 @@ class DFlashDrafter:
         if sum(part.shape[1] for part in self._pending) >= FLUSH_ROWS:
             self._flush()
 
-    def offer(self, anchor: int) -> int:
+    def offer(self, anchor: int | None) -> int:
         """A whole block, always."""
         return self.longest
 

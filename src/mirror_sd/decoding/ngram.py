@@ -46,9 +46,9 @@ class NgramDrafter:
                 if end >= size:
                     self._last[size][tuple(self._tokens[end - size :])] = end
 
-    def offer(self, anchor: int) -> int:
+    def offer(self, anchor: int | None) -> int:
         """How many tokens followed the latest match."""
-        return len(self._continuation(anchor, self.longest))
+        return 0 if anchor is None else len(self._continuation(anchor, self.longest))
 
     def propose(self, anchor: int, length: int, draw: Draw) -> Proposal:
         """The continuation; it has no scores, so `draw` has no say."""

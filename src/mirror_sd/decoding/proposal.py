@@ -29,7 +29,7 @@ class Proposal:
     @classmethod
     def none(cls) -> Proposal:
         """No tokens: the cycle is one of plain decoding."""
-        return cls(mx.zeros((0,), mx.uint32))
+        return cls(mx.array([], mx.uint32))
 
     def first(self, count: int) -> Proposal:
         """Its first `count` tokens. The draft must have been computed: they are read."""

@@ -130,6 +130,11 @@ class Scorer:
     def __init__(self, processors: Sequence[LogitsProcessor] = ()):
         self._processors = list(processors)
 
+    @property
+    def needs_history(self) -> bool:
+        """Whether scores depend on the tokens before."""
+        return bool(self._processors)
+
     def __call__(self, logits: mx.array, known: Sequence[int], drafted: mx.array) -> mx.array:
         """Score a block.
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import mlx.core as mx
 from mlx_lm.generate import generation_stream
 
 from ..errors import PromptError
-from ..models.target import Target
-from .acceptance import Acceptance
+from ..models.target import Target, Verification
+from .acceptance import Acceptance, Decision
 from .dispatch import dispatch
 from .drafter import Drafter
 from .length import PLAIN, LengthPolicy, Outcome, Plan
@@ -21,6 +22,20 @@ from .statistics import Cycle, Statistics
 CLEAR_CACHE_EVERY = 256  # tokens; as mlx-lm does
 PrefillProgress = Callable[[int, int], None]
 Cut = Callable[[list[int], int], tuple[list[int], str | None]]
+
+
+@dataclass
+class Flight:
+    """A target pass on its way, with what is to be decided by it."""
+
+    plan: Plan
+    proposal: Proposal
+    confidences: list[float] | None
+    verification: Verification
+    scores: mx.array
+    decision: Decision
+    drafted_at: float
+    committed: bool = False
 
 
 class Session:
@@ -51,6 +66,8 @@ class Session:
         self.anchor: int | None = None  # the last certain token, not in the caches yet
         self.statistics = Statistics()
         self._undecided = False
+        self._ahead: Flight | None = None  # a plain pass over the anchor that is queued already
+        self._hold = False  # a drafter has something to offer: run ahead no further
 
     def prefill(self, prompt: Sequence[int], progress: PrefillProgress | None = None) -> None:
         """Take in a prompt, reusing the caches as far as it repeats the conversation so far.
@@ -65,6 +82,8 @@ class Session:
         self._check_prompt(prompt)
         self.acceptance.start()
         start = time.perf_counter()
+        self._fold()
+        self._hold = False
         reused = self._reuse(prompt)
         try:
             with mx.stream(generation_stream):
@@ -97,6 +116,8 @@ class Session:
                 cycle = self._cycle(left, cut)
                 self.statistics.add(cycle)
                 left -= len(cycle.tokens)
+                if cycle.finish_reason:
+                    self._fold()
                 yield cycle
                 if cycle.finish_reason:
                     return
@@ -108,44 +129,81 @@ class Session:
         assert self.anchor is not None, "prefill first"
         start = time.perf_counter()
         depth = len(self.history)
-        plan = self._plan(left)
         try:
             with mx.stream(generation_stream):
-                proposal = self._propose(plan)
-                mx.async_eval(proposal.tokens)  # runs while the verify graph is built
-                proposal, confidences = self._trim(plan, proposal)
-                block = mx.concatenate([mx.array([self.anchor], mx.uint32), proposal.tokens])
-                verification = self.target.verify(block)
-                known = [*self.history, self.anchor]
-                scores = self.scorer(verification.logits, known, proposal.tokens)
-                decision = self.acceptance(scores, proposal, len(known))
-                outcome = [decision.accepted, decision.emitted, decision.tokens]
-                drafted_at = dispatch(proposal.tokens, [*outcome, verification.features])
-                accepted, emitted = int(decision.accepted.item()), int(decision.emitted.item())
+                flight, self._ahead = self._ahead or self._take_off(left), None
+                self._ahead = self._run_ahead(flight, left)
+                accepted = int(flight.decision.accepted.item())
+                emitted = int(flight.decision.emitted.item())
                 verified_at = time.perf_counter()
-                tokens, reason = cut(decision.tokens[:emitted].tolist(), left)
-                self._commit(tokens, verification.features)
+                tokens, reason = cut(flight.decision.tokens.tolist()[:emitted], left)
+                self._commit(tokens, flight)
         except BaseException:
             self._recover()
             raise
         self._undecided = emitted <= accepted
+        self._hold = self._ahead is not None and self._plan(left - len(tokens)).source is not None
         self._clear_cache(len(tokens))
+        drafted_at = flight.drafted_at if flight.plan.length else start
         cycle = Cycle(
             tokens=tokens,
-            plan=plan,
+            plan=flight.plan,
             depth=depth,
-            proposed=proposal.tokens.tolist(),
-            drafted=plan.length,
+            proposed=flight.proposal.tokens.tolist(),
+            drafted=flight.plan.length,
             accepted=min(accepted, len(tokens)),
-            confidences=confidences,
+            confidences=flight.confidences,
             finish_reason=reason,
-            logprobs=scores,
-            draft_seconds=drafted_at - start if plan.length else 0.0,
-            verify_seconds=verified_at - (drafted_at if plan.length else start),
+            logprobs=flight.scores,
+            draft_seconds=drafted_at - start,
+            verify_seconds=verified_at - drafted_at,
             seconds=time.perf_counter() - start,
         )
         self.policy.observe(_outcome(cycle, accepted))
         return cycle
+
+    def _take_off(self, left: int) -> Flight:
+        """Draft, and queue the target's pass and decision."""
+        assert self.anchor is not None
+        plan = self._plan(left)
+        proposal = self._propose(plan)
+        mx.async_eval(proposal.tokens)  # runs while the verify graph is built
+        proposal, confidences = self._trim(plan, proposal)
+        block = mx.concatenate([mx.array([self.anchor], mx.uint32), proposal.tokens])
+        verification = self.target.verify(block)
+        known = [*self.history, self.anchor]
+        scores = self.scorer(verification.logits, known, proposal.tokens)
+        decision = self.acceptance(scores, proposal, len(known))
+        drafted_at = dispatch(proposal.tokens, [*decision.arrays, verification.features])
+        return Flight(plan, proposal, confidences, verification, scores, decision, drafted_at)
+
+    def _run_ahead(self, flight: Flight, left: int) -> Flight | None:
+        """Plain decoding goes on while the host waits for its token, as in mlx-lm: queue the pass
+        over the token that `flight` is about to give. It is certain, whatever it is, so nothing
+        has to be taken back.
+        """
+        if len(flight.proposal) or left < 2 or self._hold or self.scorer.needs_history:
+            return None
+        offers = {name: drafter.offer(None) for name, drafter in self.drafters.items()}
+        position = len(self.history) + 1
+        plan = self.policy.plan(offers, position)
+        if plan.source is not None:
+            return None
+        self.target.commit(1)
+        flight.committed = True
+        verification = self.target.verify(flight.decision.tokens)
+        scores = self.scorer(verification.logits, (), Proposal.none().tokens)
+        decision = self.acceptance(scores, Proposal.none(), position + 1)
+        mx.async_eval([*decision.arrays, verification.features])
+        return Flight(plan, Proposal.none(), None, verification, scores, decision, 0.0)
+
+    def _fold(self) -> None:
+        """Take in the row of a pass that ran ahead, without its token."""
+        if self._ahead is not None and self.anchor is not None:
+            flight, self._ahead = self._ahead, None
+            self.target.commit(1)
+            self._extend([self.anchor], flight.verification.features)
+        self.anchor = None
 
     def _plan(self, left: int) -> Plan:
         """What to draft: never more than can still be emitted, and nothing where the last pass
@@ -180,11 +238,12 @@ class Session:
         keep = self.policy.trim(plan, confidences, len(self.history))
         return proposal.first(keep), confidences
 
-    def _commit(self, tokens: list[int], features: mx.array | None) -> None:
+    def _commit(self, tokens: list[int], flight: Flight) -> None:
         """The anchor and all tokens but the last are in the caches; the last is the new anchor."""
         assert self.anchor is not None
-        rows = len(tokens)
-        self.target.commit(rows)
+        rows, features = len(tokens), flight.verification.features
+        if not flight.committed:
+            self.target.commit(rows)
         certain = [self.anchor, *tokens]
         self.anchor = certain[rows]
         if rows:
@@ -222,9 +281,9 @@ class Session:
 
     def _recover(self) -> None:
         """After an interruption: all caches hold the same committed tokens, and no anchor."""
-        self.anchor = None
+        self.anchor = self._ahead = None
         self.target.recover()
-        self._trim_to(self.target.length)
+        self._trim_to(min(self.target.length, len(self.history)))
 
     def _check_prompt(self, prompt: Sequence[int]) -> None:
         limit = self.target.model.context_limit

@@ -17,6 +17,9 @@ PROBE_BUDGET = 0.02  # of the time spent so far may be lost by looking whether d
 STICKINESS = 1.03  # another choice must be so much better: estimates are noisy
 WORTH_A_LOOK = 0.8  # of the best rate: a length expected to do so well is measured once
 FOLLOW_UP = 3  # probes that may follow at once after one that was right
+CLOSE = 1.25  # speed over plain up to which the cost of plain decoding must be fresh
+REFRESH_EVERY = 48  # drafted cycles after which plain decoding is measured again
+REFRESH_CYCLES = 3  # plain cycles of such a measurement; the first and the last are not steady
 WARM_UP = 1  # cycles whose times are not believed: kernels are compiled and pages touched
 
 
@@ -38,10 +41,14 @@ class AdaptiveLength:
         self._cycles = 0
         self._follow_ups = 0
         self._current: tuple[str | None, int] = (None, 0)
+        self._plain_due = 0
+        self._since_plain = 0
 
     def plan(self, offers: Mapping[str, int], depth: int) -> Plan:
         """The choice with the highest expected tokens per second."""
         offers = {source: longest for source, longest in offers.items() if longest > 0}
+        if self._plain_due:
+            return Plan(None, 0, "measure plain decoding")
         unknown = self._calibration(offers, depth)
         if unknown is not None:
             return unknown
@@ -60,6 +67,8 @@ class AdaptiveLength:
             probe = self._probe(rates, depth, plain)
             if probe is not None:
                 return probe
+        elif self._refresh(rates[best] * plain):
+            return Plan(None, 0, "measure plain decoding")
         else:
             look = self._look_around(best, rates)
             if look is not None:
@@ -90,21 +99,37 @@ class AdaptiveLength:
         self._cycles += 1
         if self._cycles <= WARM_UP:
             return
-        self.costs.observe_verify(outcome.verified + 1, outcome.depth, outcome.verify_seconds)
+        self._schedule(outcome)
         spent = outcome.draft_seconds + outcome.verify_seconds
         self._elapsed += spent
+        if outcome.source is not None or outcome.steady or self.costs.verify(1, 0) is None:
+            rows = outcome.verified + 1
+            self.costs.observe_verify(rows, outcome.depth, outcome.verify_seconds)
+        if self._current == (None, 0) and not (outcome.source is None and outcome.steady):
+            self._charge(spent, outcome)
         if outcome.source is None:
             return
         self.costs.observe_draft(outcome.source, outcome.drafted, outcome.draft_seconds)
         survival = self._survival(outcome.source)
         survival.observe(outcome.verified, outcome.accepted, outcome.confidences)
+        hit = outcome.accepted == outcome.verified > 0
+        self._follow_ups = self._follow_ups + 1 if hit else 0
+
+    def _schedule(self, outcome: Outcome) -> None:
+        """Count what `_refresh` goes by."""
+        if outcome.source is None:
+            self._plain_due = max(0, self._plain_due - 1)
+            self._since_plain = 0
+        else:
+            self._since_plain += 1
+
+    def _charge(self, spent: float, outcome: Outcome) -> None:
+        """Where plain decoding is the choice: what a probe, with the cycles at its borders, took
+        longer than plain decoding of the same tokens.
+        """
         plain = self.costs.verify(1, outcome.depth)
-        if self._current == (None, 0) and plain is not None:
-            self._lost = max(0.0, self._lost + spent - outcome.emitted * plain)
-            if outcome.accepted == outcome.verified:
-                self._follow_ups += 1
-            else:
-                self._follow_ups = 0
+        if plain is not None:
+            self._lost += spent - outcome.emitted * plain
 
     def finish(self) -> None:
         """Keep what was learnt."""
@@ -122,6 +147,15 @@ class AdaptiveLength:
                 if not self.costs.measured_near(length + 1):
                     return Plan(source, length, "measure verifying")
         return None
+
+    def _refresh(self, gain: float) -> bool:
+        """Whether plain decoding should be measured again: only drafts have run for long, and they
+        gain so little that a stale cost could make the difference.
+        """
+        if self._since_plain < REFRESH_EVERY or gain > CLOSE:
+            return False
+        self._plain_due, self._since_plain = REFRESH_CYCLES, 0
+        return True
 
     def _look_around(
         self,

@@ -39,6 +39,8 @@ class Outcome:
         draft_seconds: time until the draft was there.
         verify_seconds: time from there until the target had decided.
         confidences: the drafter's chance for each drafted token, if the policy asked for them.
+        steady: False for a plain cycle next to a drafted one: passes are not queued ahead across
+            that border, so its time is not what plain decoding takes.
     """
 
     source: str | None
@@ -50,6 +52,7 @@ class Outcome:
     draft_seconds: float
     verify_seconds: float
     confidences: Sequence[float] | None = None
+    steady: bool = True
 
 
 class LengthPolicy(Protocol):

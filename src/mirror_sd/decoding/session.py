@@ -131,6 +131,7 @@ class Session:
         depth = len(self.history)
         try:
             with mx.stream(generation_stream):
+                was_ahead = self._ahead is not None
                 flight, self._ahead = self._ahead or self._take_off(left), None
                 self._ahead = self._run_ahead(flight, left)
                 accepted = int(flight.decision.accepted.item())
@@ -158,6 +159,7 @@ class Session:
             draft_seconds=drafted_at - start,
             verify_seconds=verified_at - drafted_at,
             seconds=time.perf_counter() - start,
+            steady=was_ahead and self._ahead is not None,
         )
         self.policy.observe(_outcome(cycle, accepted))
         return cycle
@@ -307,4 +309,5 @@ def _outcome(cycle: Cycle, accepted: int) -> Outcome:
         draft_seconds=cycle.draft_seconds,
         verify_seconds=cycle.verify_seconds,
         confidences=cycle.confidences,
+        steady=cycle.steady,
     )

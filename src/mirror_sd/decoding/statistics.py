@@ -27,6 +27,7 @@ class Cycle:
         draft_seconds: from the start of the cycle until the draft was computed.
         verify_seconds: from there until the target's decision was computed.
         seconds: the whole cycle.
+        steady: a plain cycle whose pass was queued ahead, and that queued the next one.
     """
 
     tokens: list[int]
@@ -41,6 +42,7 @@ class Cycle:
     draft_seconds: float
     verify_seconds: float
     seconds: float
+    steady: bool
 
 
 @dataclass
@@ -58,10 +60,13 @@ class Statistics:
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     seconds: float = 0.0
+    first: tuple[int, float] = (0, 0.0)  # tokens and seconds of the first cycle
     passes_by_source: dict[str, int] = field(default_factory=dict)
 
     def add(self, cycle: Cycle) -> None:
         """Count a cycle in."""
+        if not self.passes:
+            self.first = len(cycle.tokens), cycle.seconds
         self.tokens += len(cycle.tokens)
         self.passes += 1
         self.drafted += cycle.drafted
@@ -80,8 +85,12 @@ class Statistics:
 
     @property
     def tokens_per_second(self) -> float:
-        """Generated tokens per second of decoding, prefill excluded."""
-        return self.tokens / self.seconds if self.seconds else 0.0
+        """Generated tokens per second. The first cycle counts with the prefill, as the first token
+        does in mlx-lm, unless it is the only one.
+        """
+        tokens, seconds = self.first if self.passes > 1 else (0, 0.0)
+        spent = self.seconds - seconds
+        return (self.tokens - tokens) / spent if spent else 0.0
 
     @property
     def prompt_tokens_per_second(self) -> float:

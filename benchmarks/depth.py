@@ -12,10 +12,12 @@ import argparse
 import statistics
 import time
 
+import mirror_sd  # before mlx: it loads the BLAS
+
+# isort: split
 import mlx.core as mx
 from mlx_lm.generate import generate_step
 
-import mirror_sd
 from mirror_sd.bench import environment, prompts
 from mirror_sd.decoding.output import until
 from mirror_sd.decoding.prompt import chat_tokens

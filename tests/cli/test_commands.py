@@ -185,6 +185,16 @@ def test_a_damaged_target_is_one_clear_line(tmp_path, kind, said):
     assert said in error_line(run("generate", "hi", "-m", damaged(tmp_path, kind), "--no-draft"))
 
 
+def test_a_number_format_that_mlx_cannot_compute_is_one_clear_line(pair, monkeypatch):
+    from mirror_sd.models import loading
+
+    def failing(*_):
+        raise RuntimeError("[GatherMM::eval] Currently only supports float32.")
+
+    monkeypatch.setattr(loading, "TargetModel", failing)
+    assert "try --dtype float32" in error_line(run("generate", "hi", *pair))
+
+
 def test_a_damaged_draft_is_one_clear_line(tmp_path, pair):
     folder = tiny.write_draft(tmp_path / "draft")
     file = folder / "model.safetensors"

@@ -12,7 +12,7 @@ import mlx.nn as nn
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model, load_tokenizer
 
-from ..errors import CheckpointError, MirrorError, Notice
+from ..errors import CheckpointError, MirrorError, Notice, UnsupportedError
 from . import checkpoint, demo, pairing, precision, registry
 from .draft import DFlashDraft
 from .draft_config import parse
@@ -132,7 +132,12 @@ def _load_target(folder: Path, name: str, dtype: Dtype) -> tuple[TargetModel, To
     if notice:
         warnings.warn(notice, Notice, stacklevel=4)
     mx.eval(model.parameters())
-    return TargetModel(model, config, name), tokenizer
+    try:
+        return TargetModel(model, config, name), tokenizer
+    except RuntimeError as error:  # MLX has no kernel for this, as for 16-bit experts on a CPU
+        raise UnsupportedError(
+            f"{name} cannot run in this format here ({_one_line(error)}); try --dtype float32"
+        ) from error
 
 
 def _registered(target: str) -> str | None:

@@ -42,7 +42,7 @@ def pytest_terminal_summary(terminalreporter):
     if matrix and matrix.PATTERNS:
         families = {family for family, _ in matrix.PATTERNS}
         terminalreporter.write_line(
-            f"lossless matrix: {sum(matrix.PATTERNS.values())} acceptance patterns equal to plain "
-            f"decoding, over {len(families)} families in {len(matrix.PATTERNS)} pairs of family "
-            "and number format"
+            f"lossless matrix: {sum(matrix.PATTERNS.values())} acceptance patterns compared with "
+            f"plain decoding, over {len(families)} families in {len(matrix.PATTERNS)} pairs of "
+            "family and number format"
         )

@@ -1,4 +1,4 @@
-"""A length policy that is never slower: it drafts what pays on this machine, and else nothing.
+"""A length policy that drafts what pays on this machine, and else nothing.
 
 For each source and length n it compares tokens per second, E(n) / (draft(n) + verify(n + 1)), with
 those of plain decoding, 1 / verify(1). E comes from survival by position, the costs from

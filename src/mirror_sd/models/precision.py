@@ -1,7 +1,7 @@
 """In which number format weights are computed with.
 
 On a GPU they stay as stored. The CPU kernels of MLX for quantised and 16-bit products are slow
-(docs/linux-cpu.md has the measurements), so a machine without a GPU computes in float32.
+(docs/linux-cpu.md), so a machine without a GPU computes in float32.
 """
 
 from __future__ import annotations

@@ -3,9 +3,11 @@
     python benchmarks/decode.py [--model demo] [--block-sizes 2 4 8] [--tokens 64] [--runs 3]
                                 [--per-kind 2] [--json FILE]
 
-Beside fixed block sizes it measures the adaptive policy, which chooses between the draft, copying
-from the context, and plain decoding; it keeps what it learns from prompt to prompt, as it does on
-a user's disk.
+Setups: *adaptive*, the default, which chooses between the draft, copying from the context, and
+plain decoding; *n-gram*, the same policy with copying alone; and the draft at fixed block sizes.
+The first two start from nothing known of the machine and keep what they learn from prompt to
+prompt, as on a user's disk. Speeds leave out the first cycle: mlx-lm counts the first token with
+the prompt.
 
 Every figure is a ratio within one run; of several runs the median is shown. Overhead is the wall
 time of the whole loop over the sum of its forward passes measured alone (--overhead). Ratios from a
@@ -18,27 +20,32 @@ import argparse
 import json
 import statistics
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import mirror_sd
 from mirror_sd.api import DRAFT_VOCAB, make_session
 from mirror_sd.bench import environment, prompts, replay
 from mirror_sd.decoding import plain
+from mirror_sd.decoding.adaptive import AdaptiveLength
 from mirror_sd.decoding.divergence import find
 from mirror_sd.decoding.drafter import DFlashDrafter
+from mirror_sd.decoding.ngram import NgramDrafter
 from mirror_sd.decoding.output import until
 from mirror_sd.decoding.prompt import chat_tokens
+from mirror_sd.decoding.session import Session
 from mirror_sd.models.draft_head import DraftHead
 
 
 @dataclass
 class Row:
-    """One prompt at one block size in one run."""
+    """One prompt with one setup in one run."""
 
     kind: str
     prompt: int
     run: int
-    block_size: int | None  # None: adaptive
+    setup: str
     tokens: int
     acceptance_length: float
     speedup: float
@@ -47,8 +54,17 @@ class Row:
     tie: bool
 
 
-def measure(pair, tokens, settings, block_size, alone: bool) -> tuple[dict, list[int]]:
-    session = make_session(pair, block_size=block_size)
+def sessions(pair, block_sizes) -> dict[str, Callable[[], Session]]:
+    """The setups: what makes a fresh session of each."""
+    adaptive, ngram = AdaptiveLength(), AdaptiveLength()
+    longest = pair.draft.model.config.block_size - 1
+    return {
+        "adaptive": lambda: make_session(pair, policy=adaptive),
+        "n-gram": lambda: make_session(pair, drafters=[NgramDrafter(longest)], policy=ngram),
+    } | {str(size): partial(make_session, pair, block_size=size) for size in block_sizes}
+
+
+def measure(pair, tokens, settings, session, alone: bool) -> tuple[dict, list[int]]:
     session.prefill(tokens)
     cycles = list(session.stream(settings.tokens, until(pair.eos_token_ids)))
     answer = [token for cycle in cycles for token in cycle.tokens]
@@ -56,7 +72,7 @@ def measure(pair, tokens, settings, block_size, alone: bool) -> tuple[dict, list
     figures = {
         "tokens": s.tokens,
         "acceptance_length": s.acceptance_length,
-        "seconds": s.seconds,
+        "rate": s.tokens_per_second,
         "overhead": None,
     }
     if alone:
@@ -77,25 +93,24 @@ def _is_tie(pair, tokens, answer, plain_tokens) -> bool:
     return divergence is not None and divergence.is_tie
 
 
-def run_prompt(pair, tokenizer, index, prompt, run, settings) -> list[Row]:
+def run_prompt(pair, tokenizer, index, prompt, run, setups, settings) -> list[Row]:
     tokens = chat_tokens(tokenizer, [{"role": "user", "content": prompt.text}])
     rows = []
     baseline: plain.PlainRun | None = None
-    for block_size in (None, *settings.block_sizes):
-        figures, answer = measure(
-            pair, tokens, settings, block_size, settings.overhead and block_size is not None
-        )
+    for setup, make in setups.items():
+        alone = settings.overhead and setup.isdigit()
+        figures, answer = measure(pair, tokens, settings, make(), alone)
         if baseline is None:  # once per prompt and run
             baseline = plain.run(pair.target, tokenizer, tokens, settings.tokens)
         identical = answer == baseline.tokens
         tie = not identical and _is_tie(pair, tokens, answer, baseline.tokens)
-        speed = figures["tokens"] / figures.pop("seconds")
+        speed = figures.pop("rate")
         rows.append(
             Row(
                 kind=prompt.kind,
                 prompt=index,
                 run=run,
-                block_size=block_size,
+                setup=setup,
                 speedup=speed / baseline.tokens_per_second,
                 identical=identical,
                 tie=tie,
@@ -109,23 +124,23 @@ def _figure(value: float) -> str:
     return "" if value != value else f"{value:.3f}"
 
 
-def show(rows: list[Row], block_sizes: list[int]) -> None:
+def show(rows: list[Row]) -> None:
     def median(chosen: list[Row], key: str) -> float:
         figures = [getattr(row, key) for row in chosen]
         known = [figure for figure in figures if figure is not None]
         return statistics.median(known) if known else float("nan")
 
-    print("| kind | block | acceptance length | speed over plain | overhead | identical |")
+    print("| kind | setup | acceptance length | speed over plain | overhead | identical |")
     print("|---|---|---|---|---|---|")
     for kind in (*prompts.KINDS, "all"):
-        for block_size in (None, *block_sizes):
-            chosen = [r for r in rows if r.block_size == block_size and kind in (r.kind, "all")]
+        for setup in dict.fromkeys(row.setup for row in rows):
+            chosen = [r for r in rows if r.setup == setup and kind in (r.kind, "all")]
             if not chosen:
                 continue
             same = sum(r.identical for r in chosen)
             ties = sum(r.tie for r in chosen)
             print(
-                f"| {kind} | {block_size or 'adaptive'} "
+                f"| {kind} | {setup if not setup.isdigit() else f'block {setup}'} "
                 f"| {median(chosen, 'acceptance_length'):.2f} "
                 f"| {median(chosen, 'speedup'):.2f}x | {_figure(median(chosen, 'overhead'))} "
                 f"| {same}/{len(chosen)}{f' ({ties} ties)' if ties else ''} |"
@@ -147,17 +162,18 @@ def main() -> None:
     if pair.draft is None:
         sys.exit("this target has no draft; name one with --draft")
     rows = []
+    setups = sessions(pair, settings.block_sizes)
     chosen = prompts.builtin(settings.per_kind)
     for run in range(settings.runs):
         for index, prompt in enumerate(chosen):
-            rows += run_prompt(pair, tokenizer, index, prompt, run, settings)
+            rows += run_prompt(pair, tokenizer, index, prompt, run, setups, settings)
             print(f"run {run + 1}: {index + 1}/{len(chosen)} prompts", end="\r", file=sys.stderr)
     print(file=sys.stderr)
     facts = environment.describe()
     print("\n".join(f"{label}: {value}" for label, value in facts.items()))
     size = f"at most {settings.tokens} tokens, median of {settings.runs} runs"
     print(f"{len(chosen)} prompts, {size}\n")
-    show(rows, settings.block_sizes)
+    show(rows)
     if settings.json:
         with open(settings.json, "w", encoding="utf-8") as file:
             json.dump({"environment": facts, "rows": [asdict(r) for r in rows]}, file, indent=1)

@@ -6,6 +6,7 @@ import pytest
 
 from mirror_sd import generate, load, stream_generate
 from mirror_sd.api import make_session
+from mirror_sd.decoding.sampling import SamplingSettings
 from mirror_sd.errors import Notice, PromptError
 from tests import tiny
 
@@ -55,6 +56,31 @@ def test_an_end_token_ends_the_answer_and_is_not_text(loaded):
     assert [r.token for r in ours] == [r.token for r in theirs] == free[: free.index(free[4]) + 1]
     assert ours[-1].finish_reason == theirs[-1].finish_reason == "stop"
     assert "".join(r.text for r in ours) == "".join(r.text for r in theirs)
+
+
+def test_settings_are_honoured_without_a_session(loaded):
+    model, tokenizer = loaded
+
+    def said(**settings):
+        stream = stream_generate(model, tokenizer, [3, 1, 4, 1, 5], max_tokens=20, **settings)
+        return [r.token for r in stream]
+
+    drawn = said(sampling=SamplingSettings(temperature=1.5, seed=1))
+    assert drawn != said()
+    assert drawn != said(sampling=SamplingSettings(temperature=1.5, seed=2))
+    assert drawn == said(sampling=SamplingSettings(temperature=1.5, seed=1))
+    with pytest.raises(PromptError, match="draft_vocab is 0"):
+        said(draft_vocab=0)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"exact": True}, {"block_size": 2}, {"sampling": SamplingSettings()}]
+)
+def test_settings_beside_a_session_are_refused(loaded, settings):
+    model, tokenizer = loaded
+    stream = stream_generate(model, tokenizer, [3, 1], session=make_session(model), **settings)
+    with pytest.raises(PromptError, match="give them to make_session"):
+        next(stream)
 
 
 def test_responses_say_what_speculation_did(loaded):

@@ -165,7 +165,7 @@ class ScriptedDrafter:
         self._script = list(script)
         self._cycle = 0
 
-    def extend(self, tokens: Sequence[int], features: mx.array | None) -> None:
+    def extend(self, tokens: Sequence[int], features: mx.array | None, said: bool = False) -> None:
         self.length += len(tokens)
         if self.taps:
             assert features is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import mlx.core as mx
@@ -19,6 +20,7 @@ from .decoding.acceptance import (
     SharedNoiseAcceptance,
 )
 from .decoding.adaptive import AdaptiveLength
+from .decoding.draft_vocab import choose
 from .decoding.drafter import DFlashDrafter, Drafter
 from .decoding.length import FixedLength, LengthPolicy
 from .decoding.ngram import NgramDrafter
@@ -29,16 +31,17 @@ from .decoding.session import PrefillProgress, Session
 from .decoding.statistics import Cycle, Statistics
 from .decoding.trace import TraceWriter
 from .errors import PromptError
-from .models import precision
+from .models import draft_head, precision
 from .models.demo import Progress
 from .models.draft_head import DraftHead
 from .models.dtype import Dtype
 from .models.loading import Pair, load_pair
 from .models.target import Target
 
-# Measured on the demo pair: half of the draft's time for 1% of its acceptance
-# (benchmarks/draft_head.py).
+# Until the best size is known here. Measured on the demo pair: half of the draft's time for 1% of
+# its acceptance (benchmarks/draft_head.py).
 DRAFT_VOCAB = 8192
+_SESSIONS_OWN = (None, None, "auto", False, None)  # settings left to a session that is given
 
 
 @dataclass
@@ -138,10 +141,11 @@ def make_session(
             that decoding is never slower than plain.
         draft_window: bounds the draft's context to so many recent tokens (and a few first ones).
         draft_vocab: lets the draft propose so many likeliest tokens, besides those of the context,
-            which makes drafting cheaper; "full" is all. "auto" takes 8192 for a draft that brings a
-            ranking of tokens, and else all.
-        exact: leave choices between nearly equal tokens to passes over a single row, as plain
-            decoding makes them.
+            which makes drafting cheaper; "full" is all. "auto" starts with 8192 for a draft that
+            brings a ranking of tokens, else with all; once it has seen enough of what the target
+            says, it ranks tokens by that and takes the size that pays most here.
+        exact: the text is plain decoding's even where rounding decides between nearly equal
+            tokens; before such a choice, drafted tokens are run again one by one.
         sampling: how tokens are drawn; None is greedy decoding.
         drafters: replace the pair's own draft and the n-gram drafter.
         policy: replaces the length policy.
@@ -150,36 +154,51 @@ def make_session(
         PromptError: a setting is out of range, or two contradict each other.
     """
     sampling = sampling or SamplingSettings()
+    profile = None
+    if policy is None and block_size is None:
+        profile = _profile(model, draft_vocab)
     if drafters is None:
-        drafters = _drafters(model, block_size, draft_window, draft_vocab)
+        drafters = _drafters(model, block_size, draft_window, draft_vocab, profile)
     longest = max((drafter.longest for drafter in drafters), default=0)
     if block_size is not None and not 1 <= block_size <= longest + 1:
         raise PromptError(
             f"block size {block_size} is out of range: this draft takes 1 to {longest + 1}"
         )
-    if policy is None and block_size is not None:
-        policy = FixedLength(block_size - 1)
-    elif policy is None:
-        policy = AdaptiveLength(_profile(model, draft_vocab))
+    if policy is None:
+        policy = AdaptiveLength(profile) if block_size is None else FixedLength(block_size - 1)
     target = Target(model.target, next((d.taps for d in drafters if d.taps), ()))
     acceptance = _acceptance(sampling, model.target.vocab_size, exact)
     return Session(target, drafters, acceptance, policy, Scorer(sampling.processors()))
 
 
 def _drafters(
-    model: Pair, block_size: int | None, draft_window: int | None, draft_vocab: int | str
+    model: Pair,
+    block_size: int | None,
+    draft_window: int | None,
+    draft_vocab: int | str,
+    profile: Profile | None,
 ) -> list[Drafter]:
     """The pair's draft; and copying from the context, where the policy may choose."""
     if model.draft is None or block_size == 1:
         return []
-    ranking = model.draft.ranking
-    if draft_vocab == "auto":
-        draft_vocab = DRAFT_VOCAB if ranking else "full"
-    if isinstance(draft_vocab, int) and draft_vocab < 1:
-        raise PromptError(f"draft_vocab is {draft_vocab}: the draft needs tokens to propose")
-    head = DraftHead(model.target, None if draft_vocab == "full" else int(draft_vocab), ranking)
+    head = _draft_head(model, draft_vocab, profile or Profile())
     draft = DFlashDrafter(model.draft.model, model.target, draft_window, head=head)
     return [draft] if block_size else [draft, NgramDrafter(draft.longest)]
+
+
+def _draft_head(model: Pair, draft_vocab: int | str, profile: Profile) -> DraftHead:
+    """The target's head over the tokens that the draft may propose."""
+    assert model.draft is not None
+    target, longest = model.target, model.draft.model.config.block_size - 1
+    ranking = model.draft.ranking
+    if isinstance(draft_vocab, int) and draft_vocab < 1:
+        raise PromptError(f"draft_vocab is {draft_vocab}: the draft needs tokens to propose")
+    size: int | None = draft_vocab if isinstance(draft_vocab, int) else None
+    if draft_vocab == "auto":
+        default = DRAFT_VOCAB if ranking else None
+        time = partial(draft_head.seconds, target, rows=longest)
+        size = choose(profile, DFlashDrafter.name, longest, target.vocab_size, default, time)
+    return DraftHead(target, size, profile.usage.order(ranking), profile.usage)
 
 
 def _profile(model: Pair, draft_vocab: int | str) -> Profile:
@@ -235,7 +254,7 @@ def stream_generate(
         sampling: how tokens are drawn; None is greedy decoding.
         stop: strings that end the answer; they are no part of it.
         session: continues a conversation; `prompt` is then the whole of it, and what the session
-            has seen of it is reused. The settings above are the session's own then, `stop` aside.
+            has seen of it is reused. The settings of `make_session` are the session's own then.
         trace: is told every cycle.
         prompt_progress_callback: told (tokens done, tokens in all) during prefill.
 
@@ -243,13 +262,23 @@ def stream_generate(
         One response a token; the last has a finish reason.
 
     Raises:
-        PromptError: the prompt is empty or too long, or a setting is out of range.
+        PromptError: the prompt is empty or too long, a setting is out of range, or settings are
+            given beside a session.
     """
     if max_tokens < 1:
         raise PromptError(f"max_tokens is {max_tokens}: at least one token must be asked for")
     tokens = encode(tokenizer, prompt)
     if session is None:
-        session = make_session(model, block_size=block_size, draft_window=draft_window, exact=exact)
+        session = make_session(
+            model,
+            block_size=block_size,
+            draft_window=draft_window,
+            draft_vocab=draft_vocab,
+            exact=exact,
+            sampling=sampling,
+        )
+    elif (block_size, draft_window, draft_vocab, exact, sampling) != _SESSIONS_OWN:
+        raise PromptError("the session has its own settings: give them to make_session")
     with wired_limit(model.target.model, [generation_stream]):
         session.prefill(tokens, prompt_progress_callback)
         limit = model.target.context_limit

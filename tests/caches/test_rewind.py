@@ -71,7 +71,7 @@ def test_key_value_caches_see_what_they_would_have_seen(kind, prompt, cycles):
     length = prompt
     for count, keep in cycles:
         keep = min(keep, count)
-        way_back.mark()
+        way_back.mark(rejectable=True)
         write(speculative, length, count)
         way_back.rewind(count, keep)
         for position in range(length, length + keep):
@@ -80,13 +80,34 @@ def test_key_value_caches_see_what_they_would_have_seen(kind, prompt, cycles):
     assert seen_next(speculative, length) == seen_next(plain, length)
 
 
+@pytest.mark.parametrize("kind", [*KV_KINDS, "ChunkedKVCache"])
+@given(prompt=st.integers(0, 30), counts=st.lists(st.integers(1, 6), min_size=1, max_size=10))
+def test_a_saved_state_comes_back_after_any_number_of_passes(kind, prompt, counts):
+    makers = {**KV_KINDS, "ChunkedKVCache": lambda: ChunkedKVCache(8)}
+    cache, plain = makers[kind](), makers[kind]()
+    way_back = rewindable(cache, replayer=None)
+    for position in range(prompt):
+        write(cache, position, 1)
+        write(plain, position, 1)
+    saved, length = way_back.save(), prompt
+    for count in counts:
+        way_back.mark(rejectable=count > 1)
+        write(cache, length, count)
+        way_back.rewind(count, count)
+        length += count
+        if kind == "ChunkedKVCache":
+            cache.maybe_trim_front()
+    way_back.restore(saved)
+    assert seen_next(cache, prompt) == seen_next(plain, prompt)
+
+
 def test_a_chunked_cache_sees_what_it_would_have_seen():
     speculative, plain = ChunkedKVCache(8), ChunkedKVCache(8)
     way_back = rewindable(speculative, replayer=None)
     length = 0
     for count, keep in ((5, 5), (6, 2), (4, 0), (6, 6), (6, 3), (5, 1)):
         speculative.maybe_trim_front()
-        way_back.mark()
+        way_back.mark(rejectable=True)
         write(speculative, length, count)
         way_back.rewind(count, keep)
         for position in range(length, length + keep):

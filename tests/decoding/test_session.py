@@ -184,11 +184,11 @@ class Breaking(tiny.ScriptedDrafter):
         super().__init__(plain(tuple(PROMPT), 80), len(PROMPT), [1], 3)
         self._left = after
 
-    def extend(self, tokens, features):
+    def extend(self, tokens, features, said=False):
         self._left -= 1
         if self._left == 0:
             raise KeyboardInterrupt
-        super().extend(tokens, features)
+        super().extend(tokens, features, said)
 
 
 @pytest.mark.parametrize("after", [1, 2, 5])

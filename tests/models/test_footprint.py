@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+import huggingface_hub
 import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 
-from mirror_sd.errors import UnsupportedError
+from mirror_sd.errors import CheckpointError, UnsupportedError
 from mirror_sd.models import loading
-from mirror_sd.models.footprint import estimate, stored_bytes
+from mirror_sd.models.footprint import estimate
 from tests import tiny
 from tests.families import FAMILIES, WINDOW
 
@@ -45,8 +46,44 @@ def test_parameters_and_stored_bytes_are_those_of_the_checkpoint(tmp_path):
     found, draft = loading.measure(str(folder), str(tiny.write_draft(tmp_path / "draft")))
     real = sum(a.size for _, a in tree_flatten(tiny.model(tiny.config()).parameters()))
     assert found.parameters == real
-    assert found.stored == stored_bytes(folder) >= 4 * real
-    assert draft == stored_bytes(tmp_path / "draft")
+    assert found.stored == 4 * real
+    assert draft == sum(a.nbytes for _, a in tree_flatten(tiny.draft().parameters()))
+
+
+def test_a_repository_is_measured_by_its_headers_alone(tmp_path, monkeypatch):
+    """A stand-in for the hub: it serves a config and headers, and no weights."""
+    folder = tiny.write_target(tmp_path / "target")
+    asked = []
+
+    def download(repo, file):
+        asked.append((repo, file))
+        return str(folder / file)
+
+    def headers(repo):
+        tensor = huggingface_hub.utils.TensorInfo("BF16", [3, 7], (10, 52))
+        file = huggingface_hub.utils.SafetensorsFileMetadata({}, {"a": tensor, "b": tensor})
+        return huggingface_hub.utils.SafetensorsRepoMetadata(
+            None, True, {}, {"1.safetensors": file, "2.safetensors": file}
+        )
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(huggingface_hub, "get_safetensors_metadata", headers)
+    found, draft = loading.measure("someone/model")
+    assert found.stored == 4 * 42
+    assert found.parameters > 0
+    assert draft is None
+    assert asked == [("someone/model", "config.json")]
+
+
+def test_a_hub_out_of_reach_is_an_error(monkeypatch, tmp_path):
+    def headers(repo):
+        raise RuntimeError("no route")
+
+    config = tiny.write_target(tmp_path / "target") / "config.json"
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_: str(config))
+    monkeypatch.setattr(huggingface_hub, "get_safetensors_metadata", headers)
+    with pytest.raises(CheckpointError, match="hub cannot be reached"):
+        loading.measure("someone/model")
 
 
 def test_estimating_costs_no_memory():

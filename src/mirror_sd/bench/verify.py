@@ -57,7 +57,8 @@ class Comparison:
             "plain_tokens": self.plain,
             "acceptance_length": s.acceptance_length,
             "target_passes": s.passes,
-            "one_row_passes": s.one_row_passes,
+            "rows_run_again": s.redone,
+            "seconds_running_again": s.redo_seconds,
             "tokens_per_second": s.tokens_per_second,
             "plain_tokens_per_second": self.plain_tokens_per_second,
         }

@@ -1,11 +1,13 @@
 """Taking a target's caches back to what was accepted, exactly, for every kind that mlx-lm makes.
 
 A verify writes one row per drafted token into every layer's cache. `mark` before it and `rewind`
-after it leave the cache as if only the accepted tokens had been seen.
+after it leave the cache as if only the accepted tokens had been seen. `save` and `restore` go back
+over any number of passes.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -33,8 +35,8 @@ class Replayer(Protocol):
 class Rewindable(Protocol):
     """One layer's cache, with a way back."""
 
-    def mark(self) -> None:
-        """Remember the present state."""
+    def mark(self, rejectable: bool) -> None:
+        """Rows are about to be written; some of them may be rejected if `rejectable`."""
 
     def rewind(self, rows: int, keep: int) -> None:
         """Of the `rows` rows written since `mark`, keep the first `keep`."""
@@ -48,6 +50,12 @@ class Rewindable(Protocol):
     def recover(self, length: int) -> bool:
         """Take back whatever was written behind `length` rows since `mark`, if that is exact."""
 
+    def save(self) -> Any:
+        """The present state, to come back to; arrays are values, so it copies nothing."""
+
+    def restore(self, saved: Any) -> None:
+        """Back to a saved state. Since then, rows may only have been written behind it."""
+
     def clear(self) -> None:
         """Back to empty."""
 
@@ -59,7 +67,7 @@ class Trimmed:
         self.cache = cache
         self._empty = dict(vars(cache))
 
-    def mark(self) -> None:
+    def mark(self, rejectable: bool) -> None:
         """Nothing to remember: old rows are never overwritten."""
 
     def rewind(self, rows: int, keep: int) -> None:
@@ -78,6 +86,14 @@ class Trimmed:
         """The offset tells how many rows were written."""
         self.trim(self.cache.offset - length)
         return True
+
+    def save(self) -> Any:
+        """The offset."""
+        return self.cache.offset
+
+    def restore(self, saved: Any) -> None:
+        """Forget what was written since."""
+        self.trim(self.cache.offset - saved)
 
     def clear(self) -> None:
         """As it was made."""
@@ -103,6 +119,14 @@ class Concatenated(Trimmed):
 class Chunked(Trimmed):
     """Rows of the latest chunk: rows in front of it are gone, those behind are in order."""
 
+    def save(self) -> Any:
+        """References: the model may trim the chunk's front later."""
+        return _references(self.cache)
+
+    def restore(self, saved: Any) -> None:
+        """Put them back."""
+        vars(self.cache).update(saved)
+
     def can_trim(self, count: int) -> bool:
         """As long as no row in front of the chunk would be needed again."""
         return count == 0 or self.cache.start_position == 0
@@ -119,9 +143,11 @@ class Rotating(Trimmed):
         super().__init__(cache)
         self._marked = dict(self._empty)
 
-    def mark(self) -> None:
-        """Keep references to the buffers."""
-        self._marked = dict(vars(self.cache))
+    def mark(self, rejectable: bool) -> None:
+        """Keep references to the buffers, but not without need: they make a single row's write
+        copy the window instead of changing it in place.
+        """
+        self._marked = _references(self.cache) if rejectable else dict(self._empty)
 
     def rewind(self, rows: int, keep: int) -> None:
         """Cut rows off the end, or restore the marked state."""
@@ -159,6 +185,14 @@ class Rotating(Trimmed):
             self.trim(1)
         return True
 
+    def save(self) -> Any:
+        """References to the buffers."""
+        return _references(self.cache)
+
+    def restore(self, saved: Any) -> None:
+        """Put them back."""
+        vars(self.cache).update(saved)
+
 
 class Recurrent:
     """Convolution and recurrence states: the marked state, advanced again over accepted rows."""
@@ -169,14 +203,14 @@ class Recurrent:
         self._size = len(cache.cache)
         self._marked: list[mx.array | None] = [None] * self._size
 
-    def mark(self) -> None:
+    def mark(self, rejectable: bool = True) -> None:
         """Keep references: arrays are values, and these caches replace theirs."""
-        self._marked = list(self.cache.cache)
+        self._marked = self.save()
 
     def rewind(self, rows: int, keep: int) -> None:
         """Restore the marked state and replay the recurrence, unless all rows stay."""
         if keep < rows:
-            self.cache.cache = list(self._marked)
+            self.restore(self._marked)
             if keep:
                 self._replayer.replay(self.cache, keep)
         self.mark()
@@ -191,8 +225,16 @@ class Recurrent:
 
     def recover(self, length: int) -> bool:
         """Restore the marked state."""
-        self.cache.cache = list(self._marked)
+        self.restore(self._marked)
         return True
+
+    def save(self) -> Any:
+        """References to the states."""
+        return list(self.cache.cache)
+
+    def restore(self, saved: Any) -> None:
+        """Put them back."""
+        self.cache.cache = list(saved)
 
     def clear(self) -> None:
         """No state."""
@@ -206,10 +248,10 @@ class Several:
     def __init__(self, parts: list[Rewindable]):
         self._parts = parts
 
-    def mark(self) -> None:
+    def mark(self, rejectable: bool) -> None:
         """Mark each."""
         for part in self._parts:
-            part.mark()
+            part.mark(rejectable)
 
     def rewind(self, rows: int, keep: int) -> None:
         """Rewind each."""
@@ -229,10 +271,29 @@ class Several:
         """Recover each."""
         return all(part.recover(length) for part in self._parts)
 
+    def save(self) -> Any:
+        """Of each."""
+        return [part.save() for part in self._parts]
+
+    def restore(self, saved: Any) -> None:
+        """Each."""
+        for part, state in zip(self._parts, saved, strict=True):
+            part.restore(state)
+
     def clear(self) -> None:
         """Clear each."""
         for part in self._parts:
             part.clear()
+
+
+def _references(cache: Any) -> dict[str, Any]:
+    """A cache's fields as they are now. Writing into an array changes the Python object that holds
+    it, so each array gets another one; its data is not copied.
+    """
+    return {
+        name: copy.copy(value) if isinstance(value, mx.array) else value
+        for name, value in vars(cache).items()
+    }
 
 
 # By exact type: a subclass may mean something else by its rows.

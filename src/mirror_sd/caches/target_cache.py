@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .rewind import Replayer, rewindable
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The caches at an earlier moment.
+
+    Attributes:
+        length: committed rows.
+        states: of each layer's cache.
+    """
+
+    length: int
+    states: list[Any]
 
 
 class TargetCache:
@@ -25,10 +39,10 @@ class TargetCache:
         self._written = 0  # rows that `rewind` may take back
         self._parts = [rewindable(cache, replayer) for cache in self.layers]
 
-    def mark(self) -> None:
-        """The model is about to write rows."""
+    def mark(self, rejectable: bool) -> None:
+        """The model is about to write rows, of which `rewind` will keep all unless `rejectable`."""
         for part in self._parts:
-            part.mark()
+            part.mark(rejectable)
 
     def written(self, rows: int) -> None:
         """The model has written `rows` rows since `mark`."""
@@ -40,6 +54,17 @@ class TargetCache:
             part.rewind(self._written, keep)
         self.length += keep
         self._written = 0
+
+    def save(self) -> Checkpoint:
+        """The present state; no pass may be uncommitted."""
+        assert not self._written
+        return Checkpoint(self.length, [part.save() for part in self._parts])
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Back to a saved state, from whatever was written behind it since."""
+        for part, state in zip(self._parts, checkpoint.states, strict=True):
+            part.restore(state)
+        self.length, self._written = checkpoint.length, 0
 
     def trim_to(self, length: int) -> int:
         """Forget everything behind the first `length` rows, or everything where a cache cannot

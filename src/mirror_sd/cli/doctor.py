@@ -17,9 +17,7 @@ def doctor(
         str | None,
         typer.Option("--model", "-m", help="Also estimate the memory that this target takes."),
     ] = None,
-    draft: Annotated[
-        str | None, typer.Option(help="Its draft. Default: the registry's, if it is cached.")
-    ] = None,
+    draft: Annotated[str | None, typer.Option(help="Its draft. Default: the registry's.")] = None,
 ) -> None:
     """Show versions, device, BLAS, memory, and what works on this machine."""
     from ..bench import environment as env
@@ -50,19 +48,15 @@ def _memory(model: str, draft: str | None) -> list[tuple[str, str]]:
     with view.Loading(f"Looking at {model}") as progress:
         target, draft_bytes = loading.measure(model, draft, progress)
     on_cpu = precision.on_cpu()
+    shown = "none known" if draft_bytes is None else _size(draft_bytes * (2 if on_cpu else 1))
     computed = 4 * target.parameters if on_cpu else target.stored
-    if on_cpu:
-        draft_bytes *= 2
     width = 4 if on_cpu else 2
-    total = computed + draft_bytes + target.caches(LONG, width)
+    total = computed + (draft_bytes or 0) * width // 2 + target.caches(LONG, width)
     free = precision.available_memory()
     verdict = "fits" if total < free else "does NOT fit"
     return [
         ("target's weights", f"{_size(target.stored)} stored, {_size(computed)} as computed here"),
-        (
-            "draft's weights",
-            _size(draft_bytes) if draft_bytes else "not cached here, or none known",
-        ),
+        ("draft's weights", shown),
         ("caches per 1,000 tokens", _size(target.caches(1000, width))),
         (f"together at {LONG:,} tokens", f"{_size(total)} of {_size(free)} free: {verdict}"),
     ]

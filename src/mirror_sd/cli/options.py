@@ -58,7 +58,8 @@ DraftWindow = Annotated[
 Exact = Annotated[
     bool,
     typer.Option(
-        "--exact", help="Leave near ties to one-row passes, as plain decoding makes them."
+        "--exact",
+        help="Byte for byte the text of plain decoding: near ties are decided by its own passes.",
     ),
 ]
 Temperature = Annotated[

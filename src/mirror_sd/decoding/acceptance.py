@@ -39,12 +39,22 @@ class Decision:
         """Everything to evaluate."""
         return [self.accepted, self.emitted, self.tokens]
 
+    def final(self) -> Decision:
+        """The same where nothing is left to decide otherwise: every row was plain decoding's."""
+        return Decision(self.accepted, self.accepted + 1, self.tokens)
+
 
 class Acceptance(Protocol):
     """Decides how much of a proposal the target would have said itself.
 
     Positions count all tokens from the start of the sequence.
+
+    Attributes:
+        leaves_ties: whether choices that rounding could turn are left to passes over a single row
+            on caches that only such passes have written.
     """
+
+    leaves_ties: bool
 
     def start(self) -> None:
         """A new answer begins."""
@@ -67,7 +77,7 @@ class Acceptance(Protocol):
 
         Args:
             logprobs: [n + 1, V] the target's.
-            proposal: n may be 0; then the one token must be emitted.
+            proposal: n may be 0.
             position: of the first row's token.
 
         Returns:
@@ -82,6 +92,8 @@ class GreedyAcceptance:
     between close tokens in another way than that of logits, so they are what is compared here.
     """
 
+    leaves_ties = False
+
     def start(self) -> None:
         """Nothing to prepare."""
 
@@ -95,13 +107,15 @@ class GreedyAcceptance:
 
 
 class ExactGreedyAcceptance(GreedyAcceptance):
-    """Greedy, but a choice between two nearly equal tokens is left to a pass over a single row, as
-    plain decoding makes it. Costs one extra pass per such choice.
+    """Greedy, but a choice between two nearly equal tokens is left to plain decoding (exact.py),
+    which costs a pass for every row that has to be run again.
 
     Args:
         tie_margin: two logits closer than this are nearly equal; None takes a few units in the last
             place of the largest one.
     """
+
+    leaves_ties = True
 
     def __init__(self, tie_margin: float | None = None):
         self._tie_margin = tie_margin
@@ -109,8 +123,6 @@ class ExactGreedyAcceptance(GreedyAcceptance):
     def __call__(self, logprobs: mx.array, proposal: Proposal, position: int) -> Decision:
         """Emit only what stands before the first near tie."""
         decision = super().__call__(logprobs, proposal, position)
-        if not len(proposal):
-            return decision
         best = mx.topk(logprobs.astype(mx.float32), 2, axis=-1)
         clear = mx.abs(best[:, 0] - best[:, 1]) > self._margin(logprobs)
         emitted = mx.minimum(decision.emitted, _leading(clear))
@@ -134,6 +146,8 @@ class SharedNoiseAcceptance:
         settings: temperature above 0.
         vocab_size: width of the target's logits.
     """
+
+    leaves_ties = False
 
     def __init__(self, settings: SamplingSettings, vocab_size: int):
         self._settings = settings

@@ -2,7 +2,8 @@
 
 For each source and length n it compares tokens per second, E(n) / (draft(n) + verify(n + 1)), with
 those of plain decoding, 1 / verify(1). E comes from survival by position, the costs from
-measurements. Where plain decoding wins it looks again now and then, at a bounded loss.
+measurements. Where plain decoding wins it looks again now and then, at a bounded loss. In exact
+decoding, drafted tokens may have to be run again one by one; what that has cost per token is added.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ FOLLOW_UP = 3  # probes that may follow at once after one that was right
 CLOSE = 1.25  # speed over plain up to which the cost of plain decoding must be fresh
 REFRESH_EVERY = 48  # drafted cycles after which plain decoding is measured again
 REFRESH_CYCLES = 3  # plain cycles of such a measurement; the first and the last are not steady
+REDO_DECAY = 0.999  # per drafted cycle, of what is known about running rows again
 WARM_UP = 1  # cycles whose times are not believed: kernels are compiled and pages touched
 
 
@@ -43,6 +45,8 @@ class AdaptiveLength:
         self._current: tuple[str | None, int] = (None, 0)
         self._plain_due = 0
         self._since_plain = 0
+        self._redo_seconds = 0.0  # decayed sums
+        self._drafted_tokens = 0.0
 
     def plan(self, offers: Mapping[str, int], depth: int) -> Plan:
         """The choice with the highest expected tokens per second."""
@@ -100,7 +104,8 @@ class AdaptiveLength:
         if self._cycles <= WARM_UP:
             return
         self._schedule(outcome)
-        spent = outcome.draft_seconds + outcome.verify_seconds
+        spent = outcome.draft_seconds + outcome.verify_seconds + outcome.redo_seconds
+        self._redo_seconds += outcome.redo_seconds
         self._elapsed += spent
         if outcome.source is not None or outcome.steady or self.costs.verify(1, 0) is None:
             rows = outcome.verified + 1
@@ -109,6 +114,8 @@ class AdaptiveLength:
             self._charge(spent, outcome)
         if outcome.source is None:
             return
+        self._redo_seconds *= REDO_DECAY
+        self._drafted_tokens = self._drafted_tokens * REDO_DECAY + outcome.emitted
         self.costs.observe_draft(outcome.source, outcome.drafted, outcome.draft_seconds)
         survival = self._survival(outcome.source)
         survival.observe(outcome.verified, outcome.accepted, outcome.confidences)
@@ -194,7 +201,9 @@ class AdaptiveLength:
 
     def _seconds(self, source: str, length: int, depth: int) -> float:
         draft = self.costs.draft(source, length) or 0.0
-        return draft + (self.costs.verify(length + 1, depth) or 0.0)
+        redo = self._redo_seconds / self._drafted_tokens if self._drafted_tokens else 0.0
+        redo *= self._tokens(source, length)
+        return draft + redo + (self.costs.verify(length + 1, depth) or 0.0)
 
     def _survival(self, source: str) -> Survival:
         return self.survival.setdefault(source, Survival())

@@ -38,6 +38,10 @@ class CostTable:
         cells = self._draft.setdefault(source, {})
         cells.setdefault(length, deque(maxlen=REMEMBERED)).append(seconds)
 
+    def forget_draft(self, source: str) -> None:
+        """Drafting by this source has changed: it is to be measured anew."""
+        self._draft.pop(source, None)
+
     def verify(self, rows: int, depth: int) -> float | None:
         """The expected seconds of a pass; None before anything was measured.
 

@@ -33,8 +33,10 @@ class Drafter(Protocol):
     def length(self) -> int:
         """How many committed tokens it has been given."""
 
-    def extend(self, tokens: Sequence[int], features: mx.array | None) -> None:
-        """Take in committed tokens with their features [1, n, taps * H]."""
+    def extend(self, tokens: Sequence[int], features: mx.array | None, said: bool = False) -> None:
+        """Take in committed tokens with their features [1, n, taps * H]; `said` if they are the
+        target's own, not the prompt's.
+        """
 
     def offer(self, anchor: int | None) -> int:
         """How many tokens it can propose after this anchor; None: whatever it will be."""
@@ -86,11 +88,11 @@ class DFlashDrafter:
         """How many committed tokens it has been given."""
         return self._length
 
-    def extend(self, tokens: Sequence[int], features: mx.array | None) -> None:
+    def extend(self, tokens: Sequence[int], features: mx.array | None, said: bool = False) -> None:
         """Keep the features for the next draft."""
         assert features is not None
         self._pending.append(features)
-        self._head.include(tokens)
+        self._head.include(tokens, said)
         self._length += len(tokens)
         if sum(part.shape[1] for part in self._pending) >= FLUSH_ROWS:
             self._flush()

@@ -41,6 +41,7 @@ class Outcome:
         confidences: the drafter's chance for each drafted token, if the policy asked for them.
         steady: False for a plain cycle next to a drafted one: passes are not queued ahead across
             that border, so its time is not what plain decoding takes.
+        redo_seconds: spent before it on running rows of earlier drafts again, one by one.
     """
 
     source: str | None
@@ -53,6 +54,7 @@ class Outcome:
     verify_seconds: float
     confidences: Sequence[float] | None = None
     steady: bool = True
+    redo_seconds: float = 0.0
 
 
 class LengthPolicy(Protocol):

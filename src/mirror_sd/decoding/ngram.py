@@ -37,7 +37,7 @@ class NgramDrafter:
         """How many committed tokens it knows."""
         return len(self._tokens)
 
-    def extend(self, tokens: Sequence[int], features: mx.array | None) -> None:
+    def extend(self, tokens: Sequence[int], features: mx.array | None, said: bool = False) -> None:
         """Index committed tokens."""
         for token in tokens:
             self._tokens.append(token)

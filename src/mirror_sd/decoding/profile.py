@@ -1,4 +1,4 @@
-"""What was learnt of a pair on this machine, kept on disk: costs and survival."""
+"""What was learnt of a pair on this machine, kept on disk: costs, survival, and token counts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..models.cachedir import cache_dir
+from ..models.token_usage import TokenUsage
 from .costs import CostTable
 from .survival import Survival
 
@@ -23,16 +24,22 @@ def folder() -> Path:
 
 @dataclass
 class Profile:
-    """Costs and survival of a pair.
+    """What is known of a pair.
 
     Attributes:
         costs: of target passes and drafts.
         survival: per source.
+        usage: what the target says.
+        head_seconds: of drafting's head by how many tokens it scores, 0 for all.
+        draft_vocab: how many tokens it scores now, 0 for all; None before that was decided.
         file: where it is kept; None keeps it in memory only.
     """
 
     costs: CostTable = field(default_factory=CostTable)
     survival: dict[str, Survival] = field(default_factory=dict)
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    head_seconds: dict[int, float] = field(default_factory=dict)
+    draft_vocab: int | None = None
     file: Path | None = None
 
     @classmethod
@@ -49,7 +56,15 @@ class Profile:
                 for source, chances in content["survival"].items()
                 if chances
             }
-            return cls(CostTable.from_dict(content["costs"]), survival, file)
+            vocabulary = content["vocabulary"]
+            return cls(
+                CostTable.from_dict(content["costs"]),
+                survival,
+                TokenUsage.from_dict(vocabulary["usage"]),
+                {int(size): float(took) for size, took in vocabulary["head_seconds"].items()},
+                vocabulary["size"],
+                file,
+            )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return cls(file=file)
 
@@ -60,6 +75,11 @@ class Profile:
         content = {
             "costs": self.costs.as_dict(),
             "survival": {name: known.as_list() for name, known in self.survival.items()},
+            "vocabulary": {
+                "usage": self.usage.as_dict(),
+                "head_seconds": self.head_seconds,
+                "size": self.draft_vocab,
+            },
         }
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
 from mlx_lm.generate import generation_stream
 
-from ..errors import PromptError
+from ..errors import Notice, PromptError
 from ..models.target import Target, Verification
 from .acceptance import Acceptance, Decision
 from .dispatch import dispatch
 from .drafter import Drafter
+from .exact import SingleRows
 from .length import PLAIN, LengthPolicy, Outcome, Plan
 from .proposal import Proposal
 from .sampling import Scorer
@@ -36,6 +38,8 @@ class Flight:
     decision: Decision
     drafted_at: float
     committed: bool = False
+    redone: int = 0  # rows run again before it, in `redo_seconds`
+    redo_seconds: float = 0.0
 
 
 class Session:
@@ -65,6 +69,7 @@ class Session:
         self.history: list[int] = []  # the tokens whose rows the target's caches hold
         self.anchor: int | None = None  # the last certain token, not in the caches yet
         self.statistics = Statistics()
+        self._rows = SingleRows(target, acceptance.leaves_ties)
         self._undecided = False
         self._ahead: Flight | None = None  # a plain pass over the anchor that is queued already
         self._hold = False  # a drafter has something to offer: run ahead no further
@@ -85,9 +90,10 @@ class Session:
         self._fold()
         self._hold = False
         reused = self._reuse(prompt)
+        self._rows.prefilled(reused)
         try:
             with mx.stream(generation_stream):
-                for count, features in self.target.prefill(prompt[reused:-1]):
+                for count, features in self.target.prefill(prompt[reused:-1], self._rows.chunk):
                     done = len(self.history) + count
                     self._extend(list(prompt[len(self.history) : done]), features)
                     for drafter in self.drafters.values():
@@ -97,6 +103,7 @@ class Session:
         except BaseException:
             self._recover()
             raise
+        self._rows.prefilled(len(self.history))
         self.anchor = prompt[-1]
         self._undecided = False
         self.statistics = Statistics(len(prompt), reused, time.perf_counter() - start)
@@ -145,6 +152,7 @@ class Session:
         self._undecided = emitted <= accepted
         self._hold = self._ahead is not None and self._plan(left - len(tokens)).source is not None
         self._clear_cache(len(tokens))
+        start += flight.redo_seconds
         drafted_at = flight.drafted_at if flight.plan.length else start
         cycle = Cycle(
             tokens=tokens,
@@ -158,8 +166,10 @@ class Session:
             logprobs=flight.scores,
             draft_seconds=drafted_at - start,
             verify_seconds=verified_at - drafted_at,
-            seconds=time.perf_counter() - start,
+            seconds=time.perf_counter() - start + flight.redo_seconds,
             steady=was_ahead and self._ahead is not None,
+            redone=flight.redone,
+            redo_seconds=flight.redo_seconds,
         )
         self.policy.observe(_outcome(cycle, accepted))
         return cycle
@@ -168,16 +178,43 @@ class Session:
         """Draft, and queue the target's pass and decision."""
         assert self.anchor is not None
         plan = self._plan(left)
+        redone, redo_seconds = self._redo(plan)
         proposal = self._propose(plan)
         mx.async_eval(proposal.tokens)  # runs while the verify graph is built
         proposal, confidences = self._trim(plan, proposal)
         block = mx.concatenate([mx.array([self.anchor], mx.uint32), proposal.tokens])
-        verification = self.target.verify(block)
+        self._rows.before(block.shape[0])
+        certain = self._rows.certain
+        verification = self.target.verify(block, rejectable=not certain or len(proposal) > 0)
         known = [*self.history, self.anchor]
         scores = self.scorer(verification.logits, known, proposal.tokens)
         decision = self.acceptance(scores, proposal, len(known))
+        if certain and not len(proposal):
+            decision = decision.final()
         drafted_at = dispatch(proposal.tokens, [*decision.arrays, verification.features])
-        return Flight(plan, proposal, confidences, verification, scores, decision, drafted_at)
+        return Flight(
+            plan, proposal, confidences, verification, scores, decision, drafted_at,
+            redone=redone, redo_seconds=redo_seconds,
+        )  # fmt: skip
+
+    def _redo(self, plan: Plan) -> tuple[int, float]:
+        """Where rounding could decide: run rows again as plain decoding would have, (rows,
+        seconds).
+        """
+        assert self.anchor is not None
+        if plan.source is not None or not (self._undecided or self._rows.are_few):
+            return 0, 0.0
+        start = time.perf_counter()
+        rows, wrong = self._rows.redo(self.history, self.anchor, self.scorer)
+        if wrong:
+            warnings.warn(
+                f"{wrong} of {rows} tokens are not those of plain decoding: passes over several "
+                "rows round more coarsely here than exact decoding allows for; decode without a "
+                "draft where that matters, and please report it",
+                Notice,
+                stacklevel=2,
+            )
+        return rows, time.perf_counter() - start
 
     def _run_ahead(self, flight: Flight, left: int) -> Flight | None:
         """Plain decoding goes on while the host waits for its token, as in mlx-lm: queue the pass
@@ -185,6 +222,8 @@ class Session:
         has to be taken back.
         """
         if len(flight.proposal) or left < 2 or self._hold or self.scorer.needs_history:
+            return None
+        if not self._rows.certain:
             return None
         offers = {name: drafter.offer(None) for name, drafter in self.drafters.items()}
         position = len(self.history) + 1
@@ -195,7 +234,7 @@ class Session:
         flight.committed = True
         verification = self.target.verify(flight.decision.tokens)
         scores = self.scorer(verification.logits, (), Proposal.none().tokens)
-        decision = self.acceptance(scores, Proposal.none(), position + 1)
+        decision = self.acceptance(scores, Proposal.none(), position + 1).final()
         mx.async_eval([*decision.arrays, verification.features])
         return Flight(plan, Proposal.none(), None, verification, scores, decision, 0.0)
 
@@ -204,7 +243,7 @@ class Session:
         if self._ahead is not None and self.anchor is not None:
             flight, self._ahead = self._ahead, None
             self.target.commit(1)
-            self._extend([self.anchor], flight.verification.features)
+            self._extend([self.anchor], flight.verification.features, said=True)
         self.anchor = None
 
     def _plan(self, left: int) -> Plan:
@@ -249,12 +288,13 @@ class Session:
         certain = [self.anchor, *tokens]
         self.anchor = certain[rows]
         if rows:
-            self._extend(certain[:rows], features[:, :rows] if features is not None else None)
+            features = features[:, :rows] if features is not None else None
+            self._extend(certain[:rows], features, said=True)
 
-    def _extend(self, tokens: list[int], features: mx.array | None) -> None:
+    def _extend(self, tokens: list[int], features: mx.array | None, said: bool = False) -> None:
         """Tokens are in the target's caches now: tell the drafters."""
         for drafter in self.drafters.values():
-            drafter.extend(tokens, features if drafter.taps else None)
+            drafter.extend(tokens, features if drafter.taps else None, said)
         self.history += tokens
 
     def _clear_cache(self, tokens: int) -> None:
@@ -270,7 +310,7 @@ class Session:
             if known != token:
                 break
             shared += 1
-        return self._trim_to(shared)
+        return self._trim_to(self._rows.reusable(shared))
 
     def _trim_to(self, length: int) -> int:
         """All caches hold the same first tokens: `length`, or fewer where a cache cannot."""
@@ -310,4 +350,5 @@ def _outcome(cycle: Cycle, accepted: int) -> Outcome:
         verify_seconds=cycle.verify_seconds,
         confidences=cycle.confidences,
         steady=cycle.steady,
+        redo_seconds=cycle.redo_seconds,
     )

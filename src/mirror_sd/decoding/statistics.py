@@ -28,6 +28,8 @@ class Cycle:
         verify_seconds: from there until the target's decision was computed.
         seconds: the whole cycle.
         steady: a plain cycle whose pass was queued ahead, and that queued the next one.
+        redone: rows of earlier cycles that were run again before it, one by one (exact decoding).
+        redo_seconds: how long that took; part of `seconds`.
     """
 
     tokens: list[int]
@@ -43,6 +45,8 @@ class Cycle:
     verify_seconds: float
     seconds: float
     steady: bool
+    redone: int = 0
+    redo_seconds: float = 0.0
 
 
 @dataclass
@@ -56,9 +60,10 @@ class Statistics:
     passes: int = 0
     drafted: int = 0
     accepted: int = 0
-    one_row_passes: int = 0
+    redone: int = 0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
+    redo_seconds: float = 0.0
     seconds: float = 0.0
     first: tuple[int, float] = (0, 0.0)  # tokens and seconds of the first cycle
     passes_by_source: dict[str, int] = field(default_factory=dict)
@@ -71,9 +76,10 @@ class Statistics:
         self.passes += 1
         self.drafted += cycle.drafted
         self.accepted += cycle.accepted
-        self.one_row_passes += not cycle.proposed
+        self.redone += cycle.redone
         self.draft_seconds += cycle.draft_seconds
         self.verify_seconds += cycle.verify_seconds
+        self.redo_seconds += cycle.redo_seconds
         self.seconds += cycle.seconds
         source = cycle.plan.source or "plain"
         self.passes_by_source[source] = self.passes_by_source.get(source, 0) + 1

@@ -53,6 +53,8 @@ class TraceWriter:
             "tokens": cycle.tokens,
             "draft_ms": round(cycle.draft_seconds * 1e3, 3),
             "verify_ms": round(cycle.verify_seconds * 1e3, 3),
+            "redone": cycle.redone,
+            "redo_ms": round(cycle.redo_seconds * 1e3, 3),
             "cycle_ms": round(cycle.seconds * 1e3, 3),
             "finish": cycle.finish_reason,
         }

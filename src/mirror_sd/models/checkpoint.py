@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
 import mlx.core as mx
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    NotASafetensorsRepoError,
+    SafetensorsParsingError,
+)
 
 from ..errors import CacheDirError, CheckpointError
 
@@ -32,6 +40,49 @@ def locate(name: str, what: str, patterns: tuple[str, ...]) -> Path:
         CheckpointError: nothing there, or the hub cannot be reached.
         CacheDirError: the hub's cache has no room.
     """
+    folder = _local(name, what)
+    if folder is not None:
+        return folder
+    with _hub_errors(name, what):
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=list(patterns)))
+
+
+def look(name: str, what: str, weights: str = "*.safetensors") -> tuple[dict[str, Any], int]:
+    """Config of a checkpoint and bytes of its weights, by the headers of its weight files: of a
+    repository that is not cached, no weights are fetched.
+
+    Args:
+        name: as for `locate`.
+        what: "target" or "draft", for messages.
+        weights: pattern of its weight files.
+
+    Raises:
+        CheckpointError: nothing there, damaged, or the hub cannot be reached.
+    """
+    folder = _local(name, what) or _snapshot(name)
+    if folder is not None and any(folder.glob(weights)):
+        files = check_weights(folder, what, weights)
+        return read_config(folder, what), sum(data_bytes(file) for file in files)
+    with _hub_errors(name, what):
+        config = read_config(
+            Path(huggingface_hub.hf_hub_download(name, "config.json")).parent, what
+        )
+        try:
+            found = huggingface_hub.get_safetensors_metadata(name)
+        except (NotASafetensorsRepoError, SafetensorsParsingError) as error:
+            raise CheckpointError(
+                f"the {what} {name} has no readable safetensors header: {_first_line(error)}"
+            ) from error
+        except (HfHubHTTPError, HFValidationError):
+            raise
+        except Exception as error:  # of whichever HTTP library this release of the hub's uses
+            raise ConnectionError(_first_line(error)) from error
+    tensors = [t for file in found.files_metadata.values() for t in file.tensors.values()]
+    return config, sum(t.data_offsets[1] - t.data_offsets[0] for t in tensors)
+
+
+def _local(name: str, what: str) -> Path | None:
+    """The folder that a name stands for, None for a repository."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
@@ -42,11 +93,23 @@ def locate(name: str, what: str, patterns: tuple[str, ...]) -> Path:
             f"no {what} at {name}: give a model folder, a repository like "
             "mlx-community/Qwen3-8B-4bit, or demo"
         )
+    return None
+
+
+def _snapshot(repo: str) -> Path | None:
+    """The folder of a repository in the hub's local cache, if it lies there."""
+    config = huggingface_hub.try_to_load_from_cache(repo, "config.json")
+    return Path(config).parent if isinstance(config, str) else None
+
+
+@contextmanager
+def _hub_errors(name: str, what: str) -> Iterator[None]:
+    """Say in one line what is wrong with a repository, and what to do."""
     try:
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=list(patterns)))
+        yield
     except HFValidationError as error:
         raise CheckpointError(f"no {what} at {name}: not a folder and no repository id") from error
-    except LocalEntryNotFoundError as error:
+    except (LocalEntryNotFoundError, ConnectionError) as error:
         raise CheckpointError(
             f"the {what} {name} is not cached and the Hugging Face hub cannot be reached; "
             "check the connection or give a local folder"
@@ -61,8 +124,9 @@ def locate(name: str, what: str, patterns: tuple[str, ...]) -> Path:
 
 
 def is_cached(repo: str) -> bool:
-    """Whether the hub's local cache holds the repository's config."""
-    return isinstance(huggingface_hub.try_to_load_from_cache(repo, "config.json"), str)
+    """Whether the hub's local cache holds the repository's config and weights."""
+    folder = _snapshot(repo)
+    return folder is not None and any(folder.glob("*.safetensors"))
 
 
 def read_config(folder: Path, what: str) -> dict[str, Any]:
@@ -103,19 +167,36 @@ def check_weights(folder: Path, what: str, pattern: str = "*.safetensors") -> li
     return files
 
 
-def _damage(file: Path) -> str | None:
-    size = file.stat().st_size
+def data_bytes(file: Path) -> int:
+    """Bytes of the tensors in a weight file, by its header.
+
+    Raises:
+        ValueError: it has none, or it cannot be read.
+    """
+    return _header(file)[1]
+
+
+def _header(file: Path) -> tuple[int, int]:
+    """Bytes of a weight file's header and of its tensors."""
     with file.open("rb") as stream:
         start = stream.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else -1
-        if not 0 < length <= size - 8:
-            return "no safetensors header"
+        if not 0 < length <= file.stat().st_size - 8:
+            raise ValueError("no safetensors header")
         try:
             header = json.loads(stream.read(length))
             ends = [row["data_offsets"][1] for key, row in header.items() if key != "__metadata__"]
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
-            return "unreadable safetensors header"
-    expected = 8 + length + max(ends, default=0)
+            return 8 + length, int(max(ends, default=0))
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            raise ValueError("unreadable safetensors header") from error
+
+
+def _damage(file: Path) -> str | None:
+    try:
+        expected = sum(_header(file))
+    except ValueError as error:
+        return str(error)
+    size = file.stat().st_size
     return None if size == expected else f"{size} bytes, its header says {expected}"
 
 

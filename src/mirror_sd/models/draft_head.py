@@ -8,7 +8,8 @@ always in, so names and numbers of the conversation can be proposed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import mlx.core as mx
@@ -16,6 +17,7 @@ import numpy as np
 
 from ..errors import CheckpointError
 from .target import TargetModel
+from .token_usage import TokenUsage
 
 RANKING = "token_ranking.npy"
 
@@ -46,26 +48,45 @@ class DraftHead:
         size: how many tokens, besides those of the context; None for all.
         ranking: ids, the likeliest first. None takes ids in order: byte-pair vocabularies number
             their tokens by how early they were merged, so low ids are the frequent ones.
+        usage: is told what the target says.
     """
 
     def __init__(
-        self, target: TargetModel, size: int | None = None, ranking: Sequence[int] | None = None
+        self,
+        target: TargetModel,
+        size: int | None = None,
+        ranking: Sequence[int] | None = None,
+        usage: TokenUsage | None = None,
     ):
         self._target = target
         if size is not None and size >= target.vocab_size:
             size = None
+        order = list(ranking) if ranking else []
+        order += sorted(set(range(target.vocab_size)) - set(order))
+        self._usage = usage
+        if usage is not None:
+            usage.judge(order)
+        self._context: set[int] = set()
         self._ids: list[int] | None = None
         if size is not None:
-            order = list(ranking) if ranking else []
-            missing = set(range(target.vocab_size)) - set(order)
-            self._ids = [*order, *sorted(missing)][:size]
+            self._ids = order[:size]
             self._base = target.head_rows(mx.array(self._ids))
         self._known = set(self._ids or ())
         self._extra: list[int] = []
         self._extra_rows: tuple[mx.array, ...] | None = None
 
-    def include(self, tokens: Iterable[int]) -> None:
-        """Tokens of the context: may be proposed from now on."""
+    def include(self, tokens: Sequence[int], said: bool = False) -> None:
+        """Tokens of the context: may be proposed from now on.
+
+        Args:
+            tokens: ids.
+            said: whether they are the target's own, not the prompt's.
+        """
+        if self._usage is not None:
+            for token in tokens if said else ():
+                self._usage.observe(token, token in self._context)
+                self._context.add(token)
+            self._context.update(tokens)
         if self._ids is None:
             return
         new = set(tokens) - self._known
@@ -85,3 +106,19 @@ class DraftHead:
             parts.append(self._target.product(hidden, self._extra_rows))
         ids = mx.array([*self._ids, *self._extra]) if self._extra else mx.array(self._ids)
         return self._target.finish(mx.concatenate(parts, axis=-1), softcap), ids
+
+
+def seconds(target: TargetModel, size: int | None, rows: int, repeats: int = 3) -> float:
+    """What the head costs over so many tokens and rows on this machine: the fastest of some tries,
+    so that other work does not count.
+    """
+    head = DraftHead(target, size)
+    embedded = target.embed(mx.zeros((rows,), mx.int32))
+    hidden = mx.random.normal(embedded.shape).astype(embedded.dtype)
+    mx.eval(hidden)
+    took = []
+    for _ in range(repeats + 1):  # the first one compiles kernels and touches pages
+        start = time.perf_counter()
+        mx.eval(head(hidden, None)[0])
+        took.append(time.perf_counter() - start)
+    return min(took[1:])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -30,7 +29,7 @@ class Footprint:
     """Bytes of a model.
 
     Attributes:
-        stored: weights as they lie on disk.
+        stored: weights as they lie on disk, by their headers.
         parameters: how many weights there are.
         per_token: cache growth per token, in 16-bit values, while no window is full.
         windows: (bytes per token, tokens) of layers that stop growing after so many tokens.
@@ -55,7 +54,7 @@ def estimate(config: dict[str, Any], stored: int) -> Footprint:
 
     Args:
         config: config.json of the model.
-        stored: bytes of its weight files.
+        stored: bytes of its weights on disk.
 
     Raises:
         UnsupportedError: mlx-lm does not know the model.
@@ -80,11 +79,6 @@ def estimate(config: dict[str, Any], stored: int) -> Footprint:
             windows.append((row, limit))
     parameters = sum(a.size for _, a in tree_flatten(model.parameters()))
     return Footprint(stored, parameters, per_token, tuple(windows), fixed)
-
-
-def stored_bytes(folder: Path) -> int:
-    """Bytes of the weight files in a model folder."""
-    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
 def _flat(caches: Sequence[Any]) -> list[Any]:

@@ -18,7 +18,7 @@ from .draft import DFlashDraft
 from .draft_config import parse
 from .draft_head import read_ranking
 from .dtype import Dtype
-from .footprint import Footprint, estimate, stored_bytes
+from .footprint import Footprint, estimate
 from .target import TargetModel
 
 
@@ -80,30 +80,30 @@ def load_pair(
 
 def measure(
     target: str, draft: str | None = None, progress: demo.Progress | None = None
-) -> tuple[Footprint, int]:
+) -> tuple[Footprint, int | None]:
     """The memory that a pair will take, without loading it.
 
     Args:
-        target: as for `load_pair`; a repository is fetched if it is not cached.
-        draft: as for `load_pair`; the registry's counts only if it is cached.
+        target: as for `load_pair`; of a repository that is not cached, headers only are read.
+        draft: as for `load_pair`.
         progress: as for `load_pair`.
 
     Returns:
-        The target's footprint, and the bytes of the draft's weights or 0.
+        The target's footprint, and the bytes of the draft's weights, None without a draft.
 
     Raises:
-        MirrorError: the target is missing, damaged or unknown.
+        MirrorError: one of them is missing, damaged or unknown.
     """
-    folder = _target_folder(target, progress)
-    config = checkpoint.read_config(folder, "target")
-    checkpoint.check_weights(folder, "target", "model*.safetensors")
-    found = estimate(config, stored_bytes(folder))
+    name = str(demo.target_folder(progress)) if target == demo.NAME else target
+    config, stored = checkpoint.look(name, "target", "model*.safetensors")
+    found = estimate(config, stored)
     if draft is None:
         row = registry.find(target)
         draft = demo.NAME if target == demo.NAME else row.draft if row else None
-        if draft is None or not (draft == demo.NAME or checkpoint.is_cached(draft)):
-            return found, 0
-    return found, stored_bytes(_draft_folder(draft))
+        if draft is None:
+            return found, None
+    name = str(demo.draft_folder()) if draft == demo.NAME else draft
+    return found, checkpoint.look(name, "draft")[1]
 
 
 def _target_folder(target: str, progress: demo.Progress | None) -> Path:

@@ -11,7 +11,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 
-from ..caches.target_cache import TargetCache
+from ..caches.target_cache import Checkpoint, TargetCache
 from ..errors import UnsupportedError
 from .recurrence import Recurrences, has_recurrence
 from .structure import discover
@@ -224,17 +224,23 @@ class Target:
         """
         for start in range(0, len(tokens), chunk):
             part = mx.array(tokens[start : start + chunk])[None]
-            features = self._forward(part).features
+            features = self._forward(part, rejectable=False).features
             mx.eval(self.cache.arrays, features)
             self.cache.rewind(part.shape[1])
             mx.clear_cache()
             yield part.shape[1], features
 
-    def verify(self, tokens: mx.array) -> Verification:
-        """Run the target over [anchor, drafted tokens], [n + 1] ids. `commit` must follow."""
-        if tokens.shape[0] > 1:  # a single row is never rejected
+    def verify(self, tokens: mx.array, rejectable: bool | None = None) -> Verification:
+        """Run the target over [anchor, drafted tokens], [n + 1] ids. `commit` must follow.
+
+        Args:
+            tokens: ids.
+            rejectable: whether rows may be rejected; None: unless there is but one.
+        """
+        several = tokens.shape[0] > 1
+        if several:
             self._recurrences.start()
-        trace = self._forward(tokens[None])
+        trace = self._forward(tokens[None], several if rejectable is None else rejectable)
         self._recurrences.stop()
         return Verification(trace.logits[0], trace.features)
 
@@ -242,6 +248,15 @@ class Target:
         """Keep the first `rows` rows of the verified tokens and forget the rest."""
         self.cache.rewind(rows)
         self._recurrences.forget()
+
+    def save(self) -> Checkpoint:
+        """The present state of the caches."""
+        return self.cache.save()
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Forget everything since a saved state, committed or not."""
+        self._recurrences.forget()
+        self.cache.restore(checkpoint)
 
     def recover(self) -> None:
         """Forget a prefill chunk or a verify that was interrupted, if there is one."""
@@ -257,8 +272,8 @@ class Target:
         """
         return self.cache.trim_to(length)
 
-    def _forward(self, tokens: mx.array) -> Trace:
-        self.cache.mark()
+    def _forward(self, tokens: mx.array, rejectable: bool) -> Trace:
+        self.cache.mark(rejectable)
         trace = self._tapped(tokens, self.cache.layers)
         self.cache.written(tokens.shape[1])
         return trace

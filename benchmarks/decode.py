@@ -9,7 +9,8 @@ The first two start from nothing known of the machine and keep what they learn f
 prompt, as on a user's disk. Speeds leave out the first cycle: mlx-lm counts the first token with
 the prompt.
 
-Every figure is a ratio within one run; of several runs the median is shown. Overhead is the wall
+Every figure is a ratio to plain runs just before and after; of several runs of a prompt the median
+counts, and prompts are averaged. Overhead is the wall
 time of the whole loop over the sum of its forward passes measured alone (--overhead). Ratios from a
 CPU say nothing about an Apple GPU, where checking several tokens costs little more than one.
 """
@@ -94,29 +95,33 @@ def _is_tie(pair, tokens, answer, plain_tokens) -> bool:
 
 
 def run_prompt(pair, tokenizer, index, prompt, run, setups, settings) -> list[Row]:
+    """All setups, in two groups, each between two plain runs: their mean is the plain speed."""
     tokens = chat_tokens(tokenizer, [{"role": "user", "content": prompt.text}])
     rows = []
-    baseline: plain.PlainRun | None = None
-    for setup, make in setups.items():
-        alone = settings.overhead and setup.isdigit()
-        figures, answer = measure(pair, tokens, settings, make(), alone)
-        if baseline is None:  # once per prompt and run
-            baseline = plain.run(pair.target, tokenizer, tokens, settings.tokens)
-        identical = answer == baseline.tokens
-        tie = not identical and _is_tie(pair, tokens, answer, baseline.tokens)
-        speed = figures.pop("rate")
-        rows.append(
-            Row(
-                kind=prompt.kind,
-                prompt=index,
-                run=run,
-                setup=setup,
-                speedup=speed / baseline.tokens_per_second,
-                identical=identical,
-                tie=tie,
-                **figures,
+    before = plain.run(pair.target, tokenizer, tokens, settings.tokens)
+    for group in [s for s in setups if not s.isdigit()], [s for s in setups if s.isdigit()]:
+        measured = []
+        for setup in group:
+            alone = settings.overhead and setup.isdigit()
+            measured.append(measure(pair, tokens, settings, setups[setup](), alone))
+        after = plain.run(pair.target, tokenizer, tokens, settings.tokens)
+        baseline = (before.tokens_per_second + after.tokens_per_second) / 2
+        for setup, (figures, answer) in zip(group, measured, strict=True):
+            identical = answer == after.tokens
+            tie = not identical and _is_tie(pair, tokens, answer, after.tokens)
+            rows.append(
+                Row(
+                    kind=prompt.kind,
+                    prompt=index,
+                    run=run,
+                    setup=setup,
+                    speedup=figures.pop("rate") / baseline,
+                    identical=identical,
+                    tie=tie,
+                    **figures,
+                )
             )
-        )
+        before = after
     return rows
 
 
@@ -125,10 +130,14 @@ def _figure(value: float) -> str:
 
 
 def show(rows: list[Row]) -> None:
-    def median(chosen: list[Row], key: str) -> float:
-        figures = [getattr(row, key) for row in chosen]
-        known = [figure for figure in figures if figure is not None]
-        return statistics.median(known) if known else float("nan")
+    def mean(chosen: list[Row], key: str) -> float:
+        """Over prompts, of each prompt's median over runs."""
+        medians = []
+        for prompt in {row.prompt for row in chosen}:
+            figures = [getattr(row, key) for row in chosen if row.prompt == prompt]
+            known = [figure for figure in figures if figure is not None]
+            medians += [statistics.median(known)] if known else []
+        return statistics.mean(medians) if medians else float("nan")
 
     print("| kind | setup | acceptance length | speed over plain | overhead | identical |")
     print("|---|---|---|---|---|---|")
@@ -141,8 +150,8 @@ def show(rows: list[Row]) -> None:
             ties = sum(r.tie for r in chosen)
             print(
                 f"| {kind} | {setup if not setup.isdigit() else f'block {setup}'} "
-                f"| {median(chosen, 'acceptance_length'):.2f} "
-                f"| {median(chosen, 'speedup'):.2f}x | {_figure(median(chosen, 'overhead'))} "
+                f"| {mean(chosen, 'acceptance_length'):.2f} "
+                f"| {mean(chosen, 'speedup'):.2f}x | {_figure(mean(chosen, 'overhead'))} "
                 f"| {same}/{len(chosen)}{f' ({ties} ties)' if ties else ''} |"
             )
 

@@ -125,7 +125,7 @@ def test_random_acceptance_patterns(family, form, script):
 @pytest.mark.parametrize("length", [1, 2, WINDOW - 1, WINDOW, 15, 16, 17, 33])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_prompts_around_window_and_prefill_chunk(family, length, monkeypatch):
-    monkeypatch.setattr(Target.prefill, "__defaults__", (16,))
+    monkeypatch.setattr("mirror_sd.models.target.PREFILL_CHUNK", 16)
     model, prompt = case(family, "float32"), prompt_of(length)
     wanted = model.plain(prompt, 12)
     said = tokens(session(model, wanted, prompt, [2, 0, 4]), prompt, 12)

@@ -129,7 +129,7 @@ def test_a_draft_with_the_targets_choices_is_accepted():
 
 @pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 31, 32, 33, 40])
 def test_prompts_around_the_prefill_chunk(length, monkeypatch):
-    monkeypatch.setattr(Target.prefill, "__defaults__", (16,))
+    monkeypatch.setattr("mirror_sd.models.target.PREFILL_CHUNK", 16)
     prompt = [(37 * i + 11) % 250 for i in range(length)]
     seen = []
     running = session(scripted([1, 3], prompt))

@@ -14,8 +14,9 @@ from .length import Outcome, Plan
 from .profile import Profile
 from .survival import Survival, expected_tokens
 
-PROBE_BUDGET = 0.02  # of the time spent so far may be lost by looking whether drafting pays
-STICKINESS = 1.03  # another choice must be so much better: estimates are noisy
+PROBE_BUDGET = 0.015  # of the time spent so far may be lost by looking whether drafting pays
+STICKINESS = 1.03  # another draft must be so much better; plain decoding need not: never slower
+BUDGET_DECAY = 0.99  # per cycle: what was not lost by probes long ago is not spent all at once
 WORTH_A_LOOK = 0.8  # of the best rate: a length expected to do so well is measured once
 FOLLOW_UP = 3  # probes that may follow at once after one that was right
 CLOSE = 1.25  # speed over plain up to which the cost of plain decoding must be fresh
@@ -64,7 +65,8 @@ class AdaptiveLength:
                 rates[source, length] = self._rate(source, length, depth)
         best = max(rates, key=lambda choice: rates[choice])
         current = self._current if self._current in rates else best
-        if rates[best] < STICKINESS * rates[current]:
+        needed = STICKINESS if best[1] else 1.0
+        if rates[best] < needed * rates[current]:
             best = current
         self._current = best
         if best == (None, 0):
@@ -106,7 +108,8 @@ class AdaptiveLength:
         self._schedule(outcome)
         spent = outcome.draft_seconds + outcome.verify_seconds + outcome.redo_seconds
         self._redo_seconds += outcome.redo_seconds
-        self._elapsed += spent
+        self._elapsed = BUDGET_DECAY * self._elapsed + spent
+        self._lost *= BUDGET_DECAY
         if outcome.source is not None or outcome.steady or self.costs.verify(1, 0) is None:
             rows = outcome.verified + 1
             self.costs.observe_verify(rows, outcome.depth, outcome.verify_seconds)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from ..caches.target_cache import Checkpoint
-from ..models.target import PREFILL_CHUNK, Target
+from ..models.target import Target
 from .proposal import Proposal
 from .sampling import Scorer
 
@@ -47,9 +47,9 @@ class SingleRows:
         return self._checkpoint is None or self._target.length - self._checkpoint.length <= FEW
 
     @property
-    def chunk(self) -> int:
-        """Rows per prefill pass."""
-        return PLAIN_CHUNK if self._enabled else PREFILL_CHUNK
+    def chunk(self) -> int | None:
+        """Rows per prefill pass, None for the target's choice."""
+        return PLAIN_CHUNK if self._enabled else None
 
     def prefilled(self, length: int) -> None:
         """The caches hold so many rows, all from prefill."""

@@ -39,7 +39,7 @@ class Survival:
         decay: what a trial still counts for after the next one of its position.
     """
 
-    def __init__(self, prior: Sequence[float] = (0.7,), weight: float = 2.0, decay: float = 0.96):
+    def __init__(self, prior: Sequence[float] = (0.7,), weight: float = 2.0, decay: float = 0.955):
         self._prior, self._weight, self._decay = list(prior), weight, decay
         self._positions: list[_Rate] = []
         # A confidence is taken at its word at first.

@@ -215,13 +215,18 @@ class Target:
         return self.cache.length
 
     def prefill(
-        self, tokens: Sequence[int], chunk: int = PREFILL_CHUNK
+        self, tokens: Sequence[int], chunk: int | None = None
     ) -> Iterator[tuple[int, mx.array | None]]:
         """Commit known tokens, chunk by chunk, computing no logits.
+
+        Args:
+            tokens: ids.
+            chunk: rows per pass; None for the usual number.
 
         Yields:
             For each chunk how many tokens it held, and their features [1, n, taps * H].
         """
+        chunk = chunk or PREFILL_CHUNK
         for start in range(0, len(tokens), chunk):
             part = mx.array(tokens[start : start + chunk])[None]
             features = self._forward(part, rejectable=False).features

@@ -16,6 +16,7 @@ from .sampling import SamplingSettings
 # sums over a layer dominate, hence the floor.
 TIE_UNITS = 4
 TIE_FLOOR = 1e-3
+NONE, ONE = mx.array(0, mx.int32), mx.array(1, mx.int32)  # of every plain cycle, computed once
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ class Decision:
 
     def final(self) -> Decision:
         """The same where nothing is left to decide otherwise: every row was plain decoding's."""
-        return Decision(self.accepted, self.accepted + 1, self.tokens)
+        emitted = ONE if self.accepted is NONE else self.accepted + 1
+        return Decision(self.accepted, emitted, self.tokens)
 
 
 class Acceptance(Protocol):
@@ -241,6 +243,8 @@ def _pick(choices: mx.array, candidates: mx.array | None) -> mx.array:
 
 
 def _match(own: mx.array, proposal: Proposal) -> Decision:
+    if not len(proposal):
+        return Decision(NONE, ONE, own)
     accepted = _leading(own[: len(proposal)] == proposal.tokens)
     return Decision(accepted, accepted + 1, own)
 

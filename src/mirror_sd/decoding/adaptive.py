@@ -61,8 +61,8 @@ class AdaptiveLength:
         assert plain is not None
         rates: dict[tuple[str | None, int], float] = {(None, 0): 1 / plain}
         for source, longest in offers.items():
-            for length in range(1, longest + 1):
-                rates[source, length] = self._rate(source, length, depth)
+            for length, rate in enumerate(self._rates(source, longest, depth), 1):
+                rates[source, length] = rate
         best = max(rates, key=lambda choice: rates[choice])
         current = self._current if self._current in rates else best
         needed = STICKINESS if best[1] else 1.0
@@ -93,7 +93,7 @@ class AdaptiveLength:
         plain, best, length = self.costs.verify(1, depth), 0.0, plan.length
         if plain is None:
             return plan.length
-        rate = max(1 / plain, self._rate(plan.source, plan.length, depth))
+        rate = max(1 / plain, self._rates(plan.source, plan.length, depth)[-1])
         for count, tokens in enumerate(expected):
             worth = tokens - rate * (self.costs.verify(count + 1, depth) or plain)
             if count == 0 or worth > best:
@@ -189,24 +189,28 @@ class AdaptiveLength:
             return None
         source, length = max(drafts, key=lambda choice: drafts[choice])
         assert source is not None
-        loss = self._seconds(source, length, depth) - self._tokens(source, length) * plain
+        tokens = self._expected(source, length)[-1]
+        loss = tokens * (1 / drafts[source, length] - plain)
         if 0 < self._follow_ups <= FOLLOW_UP:
             return Plan(source, length, "probe again after a hit")
         if self._lost + max(0.0, loss) > PROBE_BUDGET * self._elapsed:
             return None
         return Plan(source, length, "probe")
 
-    def _rate(self, source: str, length: int, depth: int) -> float:
-        return self._tokens(source, length) / self._seconds(source, length, depth)
-
-    def _tokens(self, source: str, length: int) -> float:
-        return expected_tokens(self._survival(source).chances(length))[-1]
-
-    def _seconds(self, source: str, length: int, depth: int) -> float:
-        draft = self.costs.draft(source, length) or 0.0
+    def _rates(self, source: str, longest: int, depth: int) -> list[float]:
+        """Tokens per second for each length from 1 to the longest."""
         redo = self._redo_seconds / self._drafted_tokens if self._drafted_tokens else 0.0
-        redo *= self._tokens(source, length)
-        return draft + redo + (self.costs.verify(length + 1, depth) or 0.0)
+        rates = []
+        for length, tokens in enumerate(self._expected(source, longest)):
+            if length:
+                seconds = self.costs.draft(source, length) or 0.0
+                seconds += self.costs.verify(length + 1, depth) or 0.0
+                rates.append(tokens / (seconds + redo * tokens))
+        return rates
+
+    def _expected(self, source: str, longest: int) -> list[float]:
+        """Tokens of a cycle that drafts 0, 1, ... of them."""
+        return expected_tokens(self._survival(source).chances(longest))
 
     def _survival(self, source: str) -> Survival:
         return self.survival.setdefault(source, Survival())

@@ -21,25 +21,43 @@ def depth_bucket(depth: int) -> int:
     return (depth // _FIRST_DEPTH).bit_length()
 
 
+class _Cell:
+    """The latest measurements of one thing."""
+
+    def __init__(self, *seconds: float):
+        self._latest = deque(seconds, maxlen=REMEMBERED)
+        self.median = median(seconds) if seconds else 0.0
+
+    def add(self, seconds: float) -> None:
+        self._latest.append(seconds)
+        self.median = median(self._latest)
+
+
 class CostTable:
     """Seconds of target passes by rows and context depth, and of drafts by source and length."""
 
     def __init__(self) -> None:
-        self._verify: dict[int, dict[int, deque[float]]] = {}
-        self._draft: dict[str, dict[int, deque[float]]] = {}
+        self._verify: dict[int, dict[int, _Cell]] = {}
+        self._draft: dict[str, dict[int, _Cell]] = {}
+        # Answers given since the last measurement: a policy asks for all lengths in every cycle, on
+        # a host that has better things to do.
+        self._answers: dict[tuple[str | None, int, int], float | None] = {}
 
     def observe_verify(self, rows: int, depth: int, seconds: float) -> None:
         """A target pass over `rows` rows at `depth` tokens of context took so long."""
+        self._answers.clear()
         cells = self._verify.setdefault(depth_bucket(depth), {})
-        cells.setdefault(rows, deque(maxlen=REMEMBERED)).append(seconds)
+        cells.setdefault(rows, _Cell()).add(seconds)
 
     def observe_draft(self, source: str, length: int, seconds: float) -> None:
         """Drafting `length` tokens took so long."""
+        self._answers.clear()
         cells = self._draft.setdefault(source, {})
-        cells.setdefault(length, deque(maxlen=REMEMBERED)).append(seconds)
+        cells.setdefault(length, _Cell()).add(seconds)
 
     def forget_draft(self, source: str) -> None:
         """Drafting by this source has changed: it is to be measured anew."""
+        self._answers.clear()
         self._draft.pop(source, None)
 
     def verify(self, rows: int, depth: int) -> float | None:
@@ -47,9 +65,14 @@ class CostTable:
 
         A depth with few measurements borrows the staircase of the best known one, scaled.
         """
+        key = None, rows, depth_bucket(depth)
+        if key not in self._answers:
+            self._answers[key] = self._expected_verify(rows, key[2])
+        return self._answers[key]
+
+    def _expected_verify(self, rows: int, bucket: int) -> float | None:
         if not self._verify:
             return None
-        bucket = depth_bucket(depth)
         own = self._verify.get(bucket, {})
         best = max(self._verify, key=lambda known: (len(self._verify[known]), -abs(known - bucket)))
         reference = self._verify[best]
@@ -58,13 +81,16 @@ class CostTable:
         scale = 1.0
         if own:
             nearest = min(own, key=lambda known: abs(known - rows))
-            scale = median(own[nearest]) / _interpolate(reference, nearest)
+            scale = own[nearest].median / _interpolate(reference, nearest)
         return scale * _interpolate(reference, rows)
 
     def draft(self, source: str, length: int) -> float | None:
         """The expected seconds of drafting; None before anything was measured."""
-        cells = self._draft.get(source)
-        return _interpolate(cells, length) if cells else None
+        key = source, length, 0
+        if key not in self._answers:
+            cells = self._draft.get(source)
+            self._answers[key] = _interpolate(cells, length) if cells else None
+        return self._answers[key]
 
     def measured(self, rows: int) -> bool:
         """Whether passes over just so many rows were measured, at any depth."""
@@ -81,11 +107,11 @@ class CostTable:
         return {
             "version": VERSION,
             "verify": {
-                str(bucket): {str(rows): median(cell) for rows, cell in sorted(cells.items())}
+                str(bucket): {str(rows): cell.median for rows, cell in sorted(cells.items())}
                 for bucket, cells in sorted(self._verify.items())
             },
             "draft": {
-                source: {str(length): median(cell) for length, cell in sorted(cells.items())}
+                source: {str(length): cell.median for length, cell in sorted(cells.items())}
                 for source, cells in self._draft.items()
             },
         }
@@ -103,15 +129,15 @@ class CostTable:
         return table
 
 
-def _cells(content: dict[str, float]) -> dict[int, deque[float]]:
-    return {int(n): deque([float(s)], maxlen=REMEMBERED) for n, s in content.items()}
+def _cells(content: dict[str, float]) -> dict[int, _Cell]:
+    return {int(n): _Cell(float(s)) for n, s in content.items()}
 
 
-def _interpolate(cells: dict[int, deque[float]], wanted: int) -> float:
+def _interpolate(cells: dict[int, _Cell], wanted: int) -> float:
     """Linear between measured neighbours; beyond the largest at the slope of the last two, below
     the smallest as much as that.
     """
-    known = sorted((n, median(cell)) for n, cell in cells.items())
+    known = sorted((n, cell.median) for n, cell in cells.items())
     below = [point for point in known if point[0] <= wanted]
     above = [point for point in known if point[0] >= wanted]
     if not below:

@@ -14,7 +14,7 @@ from .length import Outcome, Plan
 from .profile import Profile
 from .survival import Survival, expected_tokens
 
-PROBE_BUDGET = 0.015  # of the time spent so far may be lost by looking whether drafting pays
+PROBE_BUDGET = 0.015  # of the time lately spent may be lost by looking whether drafting pays
 STICKINESS = 1.03  # another draft must be so much better; plain decoding need not: never slower
 BUDGET_DECAY = 0.99  # per cycle: what was not lost by probes long ago is not spent all at once
 WORTH_A_LOOK = 0.8  # of the best rate: a length expected to do so well is measured once

@@ -49,6 +49,16 @@ def test_the_summary_counts_what_the_file_says(traced, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_rows_that_were_run_again_are_told(traced, tmp_path):
+    rows = [json.loads(line) for line in traced.read_text().splitlines()]
+    whole = sum(row["draft_ms"] + row["verify_ms"] for row in rows)
+    rows[3] |= {"redone": 7, "redo_ms": whole / 4}
+    file = tmp_path / "exact.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in rows))
+    assert "ran 7 rows again: 20.0% of the time" in run(str(file)).stdout
+    assert "again" not in run(str(traced)).stdout
+
+
 def test_survival_and_costs_are_read_off_the_cycles():
     def row(source, verified, accepted, verify_ms):
         cycle = {"planned": verified, "draft_ms": 1.0, "tokens": [0] * (accepted + 1)}

@@ -145,6 +145,31 @@ def test_the_next_turn_does_not_depend_on_how_the_answer_was_drafted():
     assert answers[0] == answers[1] == answers[2]
 
 
+@pytest.mark.parametrize("family", KINDS)
+def test_an_interruption_while_rows_are_run_again_loses_nothing(family):
+    drafter = tiny.ScriptedDrafter(answer_of(family), len(PROMPT), (5, 3, 4), 5)
+    acceptance = ExactGreedyAcceptance(KINDS[family][1])
+    running = Session(Target(rough(family)), [drafter], acceptance, Mixed(9, 4))
+    verify, runs_again = running.target.verify, []
+
+    def interrupted(tokens, rejectable=None):
+        if rejectable is None:  # a row that is run again
+            runs_again.append(tokens)
+            if len(runs_again) == 3:
+                raise KeyboardInterrupt
+        return verify(tokens, rejectable)
+
+    running.target.verify = interrupted
+    running.prefill(PROMPT)
+    with pytest.raises(KeyboardInterrupt):
+        list(running.stream(COUNT, until(())))
+    running.target.verify = verify
+    assert running.target.length == len(running.history)
+    running.prefill(PROMPT)
+    said = [t for cycle in running.stream(COUNT, until(())) for t in cycle.tokens]
+    assert said == answer_of(family)[:COUNT]
+
+
 def test_a_margin_that_is_too_small_is_noticed():
     with pytest.warns(Notice, match="are not those of plain decoding"):
         said, _ = decode(ExactGreedyAcceptance(0.0), "lfm2", (5,), Mixed(2, 1))

@@ -85,6 +85,13 @@ def verify_costs(rows: Sequence[dict[str, Any]]) -> dict[int, float]:
     return {n: median(row["verify_ms"] for row in rows if row["verified"] + 1 == n) for n in counts}
 
 
+def run_again(rows: Sequence[dict[str, Any]]) -> tuple[int, float]:
+    """Rows that exact decoding ran again, and the share of the time that took."""
+    spent = sum(row.get("redo_ms", 0.0) for row in rows)
+    whole = spent + sum(row["draft_ms"] + row["verify_ms"] for row in rows)
+    return sum(row.get("redone", 0) for row in rows), spent / whole if whole else 0.0
+
+
 def survival(rows: Sequence[dict[str, Any]], source: str) -> list[float]:
     """For each drafted position, how often it was right when all before it were."""
     chosen = [row for row in rows if row["source"] == source]

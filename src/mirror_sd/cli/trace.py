@@ -45,6 +45,9 @@ def trace(
     reasons = Counter(_kind(row.get("because", "")) for row in rows)
     said = ", ".join(f"{reason} ({count})" for reason, count in reasons.most_common())
     view.out.print(f"because: {said}", soft_wrap=True)
+    again, spent = tracefile.run_again(rows)
+    if again:
+        view.out.print(f"exact decoding ran {again} rows again: {spent:.1%} of the time")
     if plot is not None:
         tracefile.plot(rows, plot)
         view.out.print(f"plot: {plot}")

@@ -8,11 +8,15 @@ plain decoding would have run it; the choice is then plain decoding's own, bit f
 
 from __future__ import annotations
 
+import time
+import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import mlx.core as mx
 
 from ..caches.target_cache import Checkpoint
+from ..errors import Notice
 from ..models.target import Target
 from .proposal import Proposal
 from .sampling import Scorer
@@ -20,6 +24,17 @@ from .sampling import Scorer
 FEW = 16  # rows so few are run again as soon as plain decoding begins, which then is plain for sure
 
 PLAIN_CHUNK = 2048  # rows of mlx-lm's own prefill passes
+
+
+@dataclass(frozen=True)
+class Redone:
+    """How many rows were run again, and how long that took."""
+
+    rows: int
+    seconds: float
+
+
+NOTHING_REDONE = Redone(0, 0.0)
 
 
 class SingleRows:
@@ -66,21 +81,19 @@ class SingleRows:
         if self._enabled and rows > 1 and self._checkpoint is None:
             self._checkpoint = self._target.save()
 
-    def redo(self, history: Sequence[int], anchor: int, scorer: Scorer) -> tuple[int, int]:
-        """Run all rows in doubt again, one at a time.
+    def redo(self, history: Sequence[int], anchor: int, scorer: Scorer) -> Redone:
+        """Run all rows in doubt again, one at a time. Where plain decoding would have said another
+        token than was said, a notice tells: passes over several rows then differ by more than the
+        acceptance allows for.
 
         Args:
             history: the tokens of all committed rows.
             anchor: the token behind them.
             scorer: as in the passes that decided.
-
-        Returns:
-            How many rows were run, and after how many of them plain decoding would have said
-            another token than was said: above 0 only where passes over several rows differ by more
-            than the acceptance allows for.
         """
         if self._checkpoint is None:
-            return 0, 0
+            return NOTHING_REDONE
+        began = time.perf_counter()
         start, nothing = self._checkpoint.length, Proposal.none().tokens
         self._target.restore(self._checkpoint)
         self._checkpoint = None
@@ -91,8 +104,18 @@ class SingleRows:
             scores = scorer(verification.logits, history[: index + 1], nothing)
             choices.append(mx.argmax(scores, axis=-1))
             mx.async_eval(choices[-1])
-        if not choices:
-            return 0, 0
-        said = [*history[start + 1 :], anchor]
-        own = mx.concatenate(choices).tolist()
-        return len(own), sum(a != b for a, b in zip(own, said, strict=True))
+        if choices:
+            _compare(mx.concatenate(choices).tolist(), [*history[start + 1 :], anchor])
+        return Redone(len(choices), time.perf_counter() - began)
+
+
+def _compare(own: list[int], said: list[int]) -> None:
+    wrong = sum(a != b for a, b in zip(own, said, strict=True))
+    if wrong:
+        warnings.warn(
+            f"{wrong} of {len(own)} tokens are not those of plain decoding: passes over several "
+            "rows round more coarsely here than exact decoding allows for; decode without a "
+            "draft where that matters, and please report it",
+            Notice,
+            stacklevel=2,
+        )

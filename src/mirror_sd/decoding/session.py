@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
 from mlx_lm.generate import generation_stream
 
-from ..errors import Notice, PromptError
+from ..errors import PromptError
 from ..models.target import Target, Verification
 from .acceptance import Acceptance, Decision
 from .dispatch import dispatch
 from .drafter import Drafter
-from .exact import SingleRows
+from .exact import NOTHING_REDONE, Redone, SingleRows
 from .length import PLAIN, LengthPolicy, Outcome, Plan
 from .proposal import Proposal
 from .sampling import Scorer
@@ -38,8 +37,7 @@ class Flight:
     decision: Decision
     drafted_at: float
     committed: bool = False
-    redone: int = 0  # rows run again before it, in `redo_seconds`
-    redo_seconds: float = 0.0
+    redone: Redone = NOTHING_REDONE  # rows run again before it
 
 
 class Session:
@@ -152,7 +150,7 @@ class Session:
         self._undecided = emitted <= accepted
         self._hold = self._ahead is not None and self._plan(left - len(tokens)).source is not None
         self._clear_cache(len(tokens))
-        start += flight.redo_seconds
+        start += flight.redone.seconds
         drafted_at = flight.drafted_at if flight.plan.length else start
         cycle = Cycle(
             tokens=tokens,
@@ -166,10 +164,10 @@ class Session:
             logprobs=flight.scores,
             draft_seconds=drafted_at - start,
             verify_seconds=verified_at - drafted_at,
-            seconds=time.perf_counter() - start + flight.redo_seconds,
+            seconds=time.perf_counter() - start + flight.redone.seconds,
             steady=was_ahead and self._ahead is not None,
-            redone=flight.redone,
-            redo_seconds=flight.redo_seconds,
+            redone=flight.redone.rows,
+            redo_seconds=flight.redone.seconds,
         )
         self.policy.observe(_outcome(cycle, accepted))
         return cycle
@@ -178,7 +176,9 @@ class Session:
         """Draft, and queue the target's pass and decision."""
         assert self.anchor is not None
         plan = self._plan(left)
-        redone, redo_seconds = self._redo(plan)
+        redone = NOTHING_REDONE
+        if plan.source is None and (self._undecided or self._rows.are_few):
+            redone = self._rows.redo(self.history, self.anchor, self.scorer)
         proposal = self._propose(plan)
         mx.async_eval(proposal.tokens)  # runs while the verify graph is built
         proposal, confidences = self._trim(plan, proposal)
@@ -194,36 +194,16 @@ class Session:
         drafted_at = dispatch(proposal.tokens, [*decision.arrays, verification.features])
         return Flight(
             plan, proposal, confidences, verification, scores, decision, drafted_at,
-            redone=redone, redo_seconds=redo_seconds,
+            redone=redone,
         )  # fmt: skip
-
-    def _redo(self, plan: Plan) -> tuple[int, float]:
-        """Where rounding could decide: run rows again as plain decoding would have, (rows,
-        seconds).
-        """
-        assert self.anchor is not None
-        if plan.source is not None or not (self._undecided or self._rows.are_few):
-            return 0, 0.0
-        start = time.perf_counter()
-        rows, wrong = self._rows.redo(self.history, self.anchor, self.scorer)
-        if wrong:
-            warnings.warn(
-                f"{wrong} of {rows} tokens are not those of plain decoding: passes over several "
-                "rows round more coarsely here than exact decoding allows for; decode without a "
-                "draft where that matters, and please report it",
-                Notice,
-                stacklevel=2,
-            )
-        return rows, time.perf_counter() - start
 
     def _run_ahead(self, flight: Flight, left: int) -> Flight | None:
         """Plain decoding goes on while the host waits for its token, as in mlx-lm: queue the pass
         over the token that `flight` is about to give. It is certain, whatever it is, so nothing
         has to be taken back.
         """
-        if len(flight.proposal) or left < 2 or self._hold or self.scorer.needs_history:
-            return None
-        if not self._rows.certain:
+        is_plain = not len(flight.proposal) and self._rows.certain
+        if not is_plain or left < 2 or self._hold or self.scorer.needs_history:
             return None
         offers = {name: drafter.offer(None) for name, drafter in self.drafters.items()}
         position = len(self.history) + 1

@@ -79,7 +79,7 @@ def test_settings_are_honoured_without_a_session(loaded):
 def test_settings_beside_a_session_are_refused(loaded, settings):
     model, tokenizer = loaded
     stream = stream_generate(model, tokenizer, [3, 1], session=make_session(model), **settings)
-    with pytest.raises(PromptError, match="give them to make_session"):
+    with pytest.raises(PromptError, match="give settings to make_session"):
         next(stream)
 
 

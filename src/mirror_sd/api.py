@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import mlx.core as mx
 from mlx_lm.generate import generation_stream, wired_limit
@@ -41,7 +41,16 @@ from .models.target import Target
 # Until the best size is known here. Measured on the demo pair: half of the draft's time for 1% of
 # its acceptance (benchmarks/draft_head.py).
 DRAFT_VOCAB = 8192
-_SESSIONS_OWN = (None, None, "auto", False, None)  # settings left to a session that is given
+
+
+class SessionSettings(TypedDict, total=False):
+    """Keyword arguments of `make_session` that `generate` and `stream_generate` take as well."""
+
+    block_size: int | None
+    draft_window: int | None
+    draft_vocab: int | Literal["auto", "full"]
+    exact: bool
+    sampling: SamplingSettings | None
 
 
 @dataclass
@@ -230,15 +239,11 @@ def stream_generate(
     prompt: str | Sequence[int] | mx.array,
     max_tokens: int = 256,
     *,
-    block_size: int | None = None,
-    draft_window: int | None = None,
-    draft_vocab: int | Literal["auto", "full"] = "auto",
-    exact: bool = False,
-    sampling: SamplingSettings | None = None,
     stop: Sequence[str] = (),
     session: Session | None = None,
     trace: TraceWriter | None = None,
     prompt_progress_callback: PrefillProgress | None = None,
+    **settings: Unpack[SessionSettings],
 ) -> Iterator[GenerationResponse]:
     """Answer a prompt, token by token.
 
@@ -247,16 +252,12 @@ def stream_generate(
         tokenizer: from `load`.
         prompt: text (encoded as mlx_lm does) or token ids.
         max_tokens: at most so many; fewer where the model's context ends.
-        block_size: see `make_session`.
-        draft_window: see `make_session`.
-        draft_vocab: see `make_session`.
-        exact: see `make_session`.
-        sampling: how tokens are drawn; None is greedy decoding.
         stop: strings that end the answer; they are no part of it.
         session: continues a conversation; `prompt` is then the whole of it, and what the session
-            has seen of it is reused. The settings of `make_session` are the session's own then.
+            has seen of it is reused.
         trace: is told every cycle.
         prompt_progress_callback: told (tokens done, tokens in all) during prefill.
+        settings: block_size, draft_window, draft_vocab, exact, sampling: see `make_session`.
 
     Yields:
         One response a token; the last has a finish reason.
@@ -269,16 +270,11 @@ def stream_generate(
         raise PromptError(f"max_tokens is {max_tokens}: at least one token must be asked for")
     tokens = encode(tokenizer, prompt)
     if session is None:
-        session = make_session(
-            model,
-            block_size=block_size,
-            draft_window=draft_window,
-            draft_vocab=draft_vocab,
-            exact=exact,
-            sampling=sampling,
+        session = make_session(model, **settings)
+    elif settings:
+        raise PromptError(
+            f"the session has its own {', '.join(settings)}: give settings to make_session"
         )
-    elif (block_size, draft_window, draft_vocab, exact, sampling) != _SESSIONS_OWN:
-        raise PromptError("the session has its own settings: give them to make_session")
     with wired_limit(model.target.model, [generation_stream]):
         session.prefill(tokens, prompt_progress_callback)
         limit = model.target.context_limit

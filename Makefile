@@ -12,13 +12,16 @@ DEMO_PROMPT ?= Write a Python function that reverses a string, and explain it.
 demo: $(READY)
 	$(BIN)/mirror-sd generate --compare --max-tokens 128 "$(DEMO_PROMPT)"
 
-# Bits are compared with the reference BLAS, in a process of its own.
+# Two processes with one thread each: most of a test is Python, and MLX itself uses one core.
+PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+# Bits are compared with the reference BLAS, in processes of its own.
 test: $(READY)
-	MIRROR_SD_BLAS=off $(BIN)/python -m pytest -m "exact and not slow" tests/test_lossless.py
-	$(BIN)/python -m pytest -m "not exact and not slow"
+	MIRROR_SD_BLAS=off $(PYTEST) -m "exact and not slow" tests/test_lossless.py
+	$(PYTEST) -m "not exact and not slow"
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow
+	$(PYTEST) -m slow
 
 lint: $(READY)
 	$(BIN)/ruff check .

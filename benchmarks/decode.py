@@ -34,7 +34,6 @@ from mirror_sd.decoding.divergence import find
 from mirror_sd.decoding.drafter import DFlashDrafter
 from mirror_sd.decoding.ngram import NgramDrafter
 from mirror_sd.decoding.output import until
-from mirror_sd.decoding.prompt import chat_tokens
 from mirror_sd.decoding.session import Session
 from mirror_sd.models.draft_head import DraftHead
 
@@ -96,7 +95,7 @@ def _is_tie(pair, tokens, answer, plain_tokens) -> bool:
 
 def run_prompt(pair, tokenizer, index, prompt, run, setups, settings) -> list[Row]:
     """All setups, in two groups, each between two plain runs: their mean is the plain speed."""
-    tokens = chat_tokens(tokenizer, [{"role": "user", "content": prompt.text}])
+    tokens = prompt.encode(tokenizer)
     rows = []
     before = plain.run(pair.target, tokenizer, tokens, settings.tokens)
     for group in [s for s in setups if not s.isdigit()], [s for s in setups if s.isdigit()]:

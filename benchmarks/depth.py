@@ -28,7 +28,7 @@ QUESTION = "\nNow write a Python function that adds two numbers, and explain it.
 
 def prompt_of(tokenizer, depth: int) -> list[int]:
     """A chat prompt of about `depth` tokens (at least the question's own)."""
-    texts = "".join(prompt.text + "\n" for prompt in prompts.builtin(4))
+    texts = "".join(prompt.label + "\n" for prompt in prompts.builtin(4))
     filler = texts
     while len(tokenizer.encode(filler)) < depth:
         filler += FILLER * 20 + texts

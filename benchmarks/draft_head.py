@@ -14,7 +14,6 @@ import statistics
 import mirror_sd
 from mirror_sd.bench import environment, prompts
 from mirror_sd.decoding.output import until
-from mirror_sd.decoding.prompt import chat_tokens
 
 
 def measure(pair, tokenizer, chosen, size: int | None, tokens: int) -> tuple[float, float]:
@@ -23,7 +22,7 @@ def measure(pair, tokenizer, chosen, size: int | None, tokens: int) -> tuple[flo
     times, emitted, passes = [], 0, 0
     for prompt in chosen:
         session = mirror_sd.make_session(pair, block_size=block, draft_vocab=size or "full")
-        session.prefill(chat_tokens(tokenizer, [{"role": "user", "content": prompt.text}]))
+        session.prefill(prompt.encode(tokenizer))
         cycles = list(session.stream(tokens, until(pair.eos_token_ids)))
         times += [c.draft_seconds for c in cycles[1:] if c.drafted == block - 1]
         emitted += session.statistics.tokens

@@ -20,7 +20,6 @@ from mirror_sd.api import make_session
 from mirror_sd.bench import environment, prompts
 from mirror_sd.decoding.acceptance import RejectionAcceptance, SharedNoiseAcceptance
 from mirror_sd.decoding.output import until
-from mirror_sd.decoding.prompt import chat_tokens
 from mirror_sd.decoding.sampling import SamplingSettings
 
 METHODS = {"shared noise": SharedNoiseAcceptance, "rejection": RejectionAcceptance}
@@ -56,7 +55,7 @@ def main() -> None:
         for seed in range(settings.seeds):
             sampling = SamplingSettings(temperature=temperature, top_p=settings.top_p, seed=seed)
             for prompt in chosen:
-                tokens = chat_tokens(tokenizer, [{"role": "user", "content": prompt.text}])
+                tokens = prompt.encode(tokenizer)
                 for method in METHODS:
                     figure = acceptance_length(pair, tokens, method, sampling, settings)
                     found[method].append(figure)

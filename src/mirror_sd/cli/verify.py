@@ -20,7 +20,9 @@ def verify(
     draft: options.Draft = None,
     prompts: Annotated[
         Path | None,
-        typer.Option(help="File with one prompt a line. Default: one built-in prompt per kind."),
+        typer.Option(
+            help="Text file with one prompt a line, or JSONL. Default: a built-in one per kind."
+        ),
     ] = None,
     max_tokens: options.MaxTokens = 64,
     block_size: options.BlockSize = None,
@@ -36,16 +38,17 @@ def verify(
 
     Exit code 0: identical, numerical ties aside. 1: a difference that rounding does not explain.
     """
+    from ..bench.prompts import builtin
     from ..bench.verify import compare
-    from ..decoding.prompt import chat_tokens
+    from ..models.requests import read
 
-    texts = _read(prompts)
+    requests = builtin(1) if prompts is None else read(prompts)
     pair, tokenizer = options.load_pair(model, draft, False, dtype, draft_bits)
     results = []
     with view.Loading("Comparing") as progress:
-        for number, text in enumerate(texts):
-            progress(f"Comparing {number + 1} of {len(texts)}", number / len(texts))
-            tokens = chat_tokens(tokenizer, [{"role": "user", "content": text}])
+        for number, request in enumerate(requests):
+            progress(f"Comparing {number + 1} of {len(requests)}", number / len(requests))
+            tokens = request.encode(tokenizer)
             results.append(
                 compare(
                     pair,
@@ -57,27 +60,13 @@ def verify(
                     exact=exact,
                 )
             )
+    texts = [request.label for request in requests]
     view.out.print(_table(texts, results))
     view.out.print(_summary(results, exact), soft_wrap=True)
     if report:
         _write(report, model, pair.draft.name if pair.draft else None, texts, results, exact)
     if any(result.verdict == "bug" for result in results):
         raise typer.Exit(1)
-
-
-def _read(file: Path | None) -> list[str]:
-    from ..bench.prompts import builtin
-    from ..errors import PromptError
-
-    if file is None:
-        return [prompt.text for prompt in builtin(1)]
-    try:
-        texts = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise PromptError(f"cannot read prompts from {file}: {error}") from error
-    if not any(texts):
-        raise PromptError(f"{file} holds no prompt")
-    return [text for text in texts if text]
 
 
 def _table(texts: list[str], results: list[Comparison]) -> Table:

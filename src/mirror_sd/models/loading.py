@@ -5,17 +5,14 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model, load_tokenizer
 
 from ..errors import CheckpointError, MirrorError, Notice, UnsupportedError
-from . import checkpoint, demo, pairing, precision, registry
+from . import checkpoint, demo, draft_file, precision, registry
 from .draft import DFlashDraft
-from .draft_config import parse
 from .draft_head import read_ranking
 from .dtype import Dtype
 from .footprint import Footprint, estimate
@@ -112,12 +109,6 @@ def _target_folder(target: str, progress: demo.Progress | None) -> Path:
     return checkpoint.locate(target, "target", checkpoint.TARGET_FILES)
 
 
-def _draft_folder(draft: str) -> Path:
-    if draft == demo.NAME:
-        return demo.draft_folder()
-    return checkpoint.locate(draft, "draft", checkpoint.DRAFT_FILES)
-
-
 def _load_target(folder: Path, name: str, dtype: Dtype) -> tuple[TargetModel, TokenizerWrapper]:
     config = checkpoint.read_config(folder, "target")
     checkpoint.check_weights(folder, "target", "model*.safetensors")
@@ -154,45 +145,16 @@ def _registered(target: str) -> str | None:
 
 
 def _load_draft(name: str, target: TargetModel, dtype: Dtype, bits: int | None) -> Draft:
-    folder = _draft_folder(name)
-    raw = checkpoint.read_config(folder, "draft")
-    config = parse(raw, str(folder))
-    pairing.check(target, config, name)
+    config, raw = draft_file.read_config(name, target)
     target.lend()
-    model = DFlashDraft(config)
-    weights = checkpoint.load_weights(folder, "draft")
-    _quantize_as_stored(model, weights, raw.get("quantization"))
-    try:
-        model.load_weights(list(weights.items()))
-    except ValueError as error:
-        raise CheckpointError(
-            f"the weights of the draft {name} do not match its config: {_one_line(error)}"
-        ) from error
-    ranking = read_ranking(folder, target.vocab_size)
-    return Draft(_convert(model, dtype, bits), name, ranking)
-
-
-def _quantize_as_stored(
-    model: DFlashDraft, weights: dict[str, mx.array], quantization: dict[str, Any] | None
-) -> None:
-    if quantization:
-        nn.quantize(
-            model,
-            quantization["group_size"],
-            quantization["bits"],
-            class_predicate=lambda path, module: f"{path}.scales" in weights,
-        )
+    model = _convert(draft_file.read_model(name, config, raw), dtype, bits)
+    return Draft(model, name, read_ranking(draft_file.draft_folder(name), target.vocab_size))
 
 
 def _convert(model: DFlashDraft, dtype: Dtype, bits: int | None) -> DFlashDraft:
     model.set_dtype(precision.compute_dtype(dtype))
     if bits is not None:
-        nn.quantize(
-            model,
-            group_size=64,
-            bits=bits,
-            class_predicate=lambda _, m: isinstance(m, nn.Linear) and m.weight.shape[1] % 64 == 0,
-        )
+        draft_file.quantize(model, bits)
     elif precision.on_cpu() and dtype is Dtype.auto:
         model, _ = precision.apply(model, Dtype.float32)
     mx.eval(model.parameters())

@@ -84,8 +84,8 @@ class TappedModel:
         self._taps: list[_Recorder] = [layers[index] for index in taps]
         self._body, self._model = _graft(model, structure, layers)
 
-    def __call__(self, tokens: mx.array, cache: list[Any]) -> Trace:
-        """Run token ids [B, L] through the model."""
+    def __call__(self, tokens: mx.array, cache: list[Any] | None) -> Trace:
+        """Run token ids [B, L] through the model, from the start where there is no cache."""
         logits = self._model(tokens, cache=cache)
         _, hidden = self._body.take()
         seen = {tap: tap.take() for tap in dict.fromkeys(self._taps)}

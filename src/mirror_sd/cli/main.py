@@ -12,9 +12,11 @@ from ..errors import MirrorError
 from . import view
 from .chat import chat
 from .doctor import doctor
+from .evaluate import evaluate
 from .generate import generate
 from .models import models
 from .trace import trace
+from .train import train
 from .verify import verify
 
 
@@ -43,6 +45,8 @@ app.command()(generate)
 app.command()(chat)
 app.command()(verify)
 app.command()(trace)
+app.command()(train)
+app.command()(evaluate)
 app.command()(models)
 app.command()(doctor)
 

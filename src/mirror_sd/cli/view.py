@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 REFRESH_SECONDS = 1 / 15
+LINE_SECONDS = 30.0
 ACCEPTED_STYLE = "green"
 
 
@@ -81,6 +90,43 @@ class Loading:
             self._bar.reset(self._task, description=label, total=None)
         else:
             self._bar.update(self._task, description=label, total=1.0, completed=share)
+
+
+class Steps:
+    """A bar for long work that is counted, with the time it will still take; where there is no
+    terminal, a line now and then.
+    """
+
+    def __init__(self, label: str):
+        self._label = label
+        self._shown = time.monotonic()
+        self._bar = Progress(
+            TextColumn(label),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=err,
+        )
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Steps:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, done: int, of: int, text: str) -> None:
+        """Show how much is done, and a few words on it."""
+        if err.is_terminal:
+            if self._task is None:
+                self._task = self._bar.add_task(text, total=of, completed=done)
+                self._bar.start()
+            self._bar.update(self._task, completed=done, total=of, description=text)
+        elif done == of or time.monotonic() - self._shown >= LINE_SECONDS:
+            self._shown = time.monotonic()
+            err.print(f"{self._label} {done}/{of}  {text}".rstrip(), soft_wrap=True)
 
 
 class Answer:

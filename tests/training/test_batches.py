@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirror_sd.errors import CheckpointError
 from mirror_sd.training.batches import Sampling, Schedule
 from mirror_sd.training.data import Text
 
@@ -94,3 +95,12 @@ def test_batches_are_of_like_length():
         padded += batch.ids.size
         real += sum(len(texts(400)[i]) for i in batch.texts)
     assert real / padded > 0.9
+
+
+def test_texts_without_an_answer_are_left_out_and_none_at_all_is_an_error():
+    short = [Text(np.array([1, 2, 3]), 2, "kind")] * 5
+    plan = Schedule([*short, *texts(3)], Sampling(batch=16, anchors=2, block_size=BLOCK))
+    assert plan.batch_size == 3
+    assert sorted(plan.batch(0).texts.tolist()) == [5, 6, 7]
+    with pytest.raises(CheckpointError, match="at least two tokens"):
+        Schedule(short, Sampling())

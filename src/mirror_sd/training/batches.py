@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..errors import CheckpointError
 from .data import Text
 
 POOL = 16  # batches that are sorted by length together, so that little is padding
@@ -85,14 +86,24 @@ class Schedule:
         texts: to learn from; those without two tokens of answer are left out.
         sampling: how blocks are drawn.
         taps: of the draft.
+
+    Raises:
+        CheckpointError: no text is usable.
     """
 
     def __init__(self, texts: Sequence[Text], sampling: Sampling, taps: int = 1):
         self.sampling, self.taps = sampling, taps
         self._texts = texts
         self._usable = np.array([i for i, t in enumerate(texts) if len(t) - t.prompt >= 2])
+        if not len(self._usable):
+            raise CheckpointError("no training text has an answer of at least two tokens")
         self.steps_per_epoch = max(1, len(self._usable) // sampling.batch)
         self._order: tuple[int, np.ndarray] | None = None
+
+    @property
+    def batch_size(self) -> int:
+        """Texts per step."""
+        return min(self.sampling.batch, len(self._usable))
 
     def common_tokens(self, vocab_size: int) -> np.ndarray:
         """Ids that occur in any text, ascending."""
@@ -107,10 +118,10 @@ class Schedule:
         Args:
             step: counted from 0.
             rank: which machine.
-            ranks: how many machines; must divide the batch.
+            ranks: how many machines, at most as many as texts in a batch.
         """
         epoch, index = divmod(step, self.steps_per_epoch)
-        size = min(self.sampling.batch, len(self._usable))
+        size = self.batch_size
         chosen = self._epoch(epoch)[index * size : (index + 1) * size][rank::ranks]
         return self._build(chosen, epoch)
 

@@ -15,7 +15,7 @@ import mlx.optimizers as optim
 import numpy as np
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, UnsupportedError
 from ..models.draft import DFlashDraft
 from ..models.target import TargetModel
 from . import checkpoint
@@ -104,6 +104,7 @@ class Trainer:
 
     Raises:
         CheckpointError: the folder holds the state of another run.
+        UnsupportedError: there are more machines than texts in a batch.
     """
 
     def __init__(
@@ -124,6 +125,11 @@ class Trainer:
         self._folder, self._evaluate = folder, evaluate
         self._facts = {"settings": asdict(settings), "run": facts}
         self._group = mx.distributed.init()
+        if self._group.size() > schedule.batch_size:
+            raise UnsupportedError(
+                f"{self._group.size()} machines cannot share batches of {schedule.batch_size} "
+                "texts; raise --batch"
+            )
         self._optimizer = _optimizer(settings)
         self._weights = _ordered(draft.trainable_parameters())
         self._optimizer.init(self._weights)

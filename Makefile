@@ -33,7 +33,7 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mirror-sd needs Python 3.11 or newer; try: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[blas,dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[ane,blas,dev]'
 	@touch $(READY)
 
 clean:

@@ -5,12 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..decoding.acceptance import GreedyAcceptance
-from ..decoding.drafter import DFlashDrafter
+from ..decoding.drafter import BlockDraft, DFlashDrafter
 from ..decoding.length import FixedLength
 from ..decoding.output import until
 from ..decoding.session import Session
-from ..models.draft import DFlashDraft
+from ..decoding.statistics import Statistics
 from ..models.target import Target, TargetModel
+
+
+def decode(
+    draft: BlockDraft,
+    target: TargetModel,
+    eos: frozenset[int],
+    prompt: Sequence[int],
+    tokens: int,
+) -> Statistics:
+    """Answer a prompt greedily, with whole blocks of the draft."""
+    drafter = DFlashDrafter(draft, target)
+    session = Session(
+        Target(target, drafter.taps),
+        [drafter],
+        GreedyAcceptance(),
+        FixedLength(drafter.longest),
+    )
+    session.prefill(prompt)
+    for _ in session.stream(tokens, until(eos)):
+        pass
+    return session.statistics
 
 
 class HeldOut:
@@ -33,20 +54,11 @@ class HeldOut:
         self._target, self._eos = target, frozenset(eos_token_ids)
         self._prompts, self._tokens = prompts, tokens
 
-    def __call__(self, draft: DFlashDraft) -> float:
+    def __call__(self, draft: BlockDraft) -> float:
         """Mean tokens per target pass, over all prompts together."""
         passes = tokens = 0
         for prompt in self._prompts:
-            drafter = DFlashDrafter(draft, self._target)
-            session = Session(
-                Target(self._target, drafter.taps),
-                [drafter],
-                GreedyAcceptance(),
-                FixedLength(drafter.longest),
-            )
-            session.prefill(prompt)
-            for _ in session.stream(self._tokens, until(self._eos)):
-                pass
-            passes += session.statistics.passes
-            tokens += session.statistics.tokens
+            found = decode(draft, self._target, self._eos, prompt, self._tokens)
+            passes += found.passes
+            tokens += found.tokens
         return tokens / passes

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import mlx.core as mx
 
-from ..models.draft import DFlashDraft
+from ..models.dflash2 import Selection
+from ..models.draft_config import DraftConfig
 from ..models.draft_head import DraftHead
 from ..models.target import TargetModel
 from .proposal import Draw, Proposal
@@ -51,6 +52,31 @@ class Drafter(Protocol):
         """Finish pending work on the context, so that no lazy graph piles up."""
 
 
+class BlockDraft(Protocol):
+    """A DFlash draft, wherever it runs."""
+
+    config: DraftConfig
+
+    def make_context(self, window: int | None = None, sinks: int = 0) -> Sequence[Any]:
+        """An empty context: objects with `length`, `arrays` and `trim_to`, as `ContextCache`."""
+
+    def extend(self, features: mx.array, context: Any) -> None:
+        """Append features [1, n, taps * H] of committed tokens."""
+
+    def __call__(self, embedded: mx.array, context: Any) -> mx.array:
+        """Hidden states [1, b, H] of an embedded block."""
+
+    def select(
+        self,
+        hidden: mx.array,
+        logits: mx.array,
+        anchor: int,
+        draw: Draw,
+        ids: mx.array | None = None,
+    ) -> Selection:
+        """The tokens to propose."""
+
+
 class DFlashDrafter:
     """Drafts a block in one pass (arXiv 2602.06036), with the target's embedding and head.
 
@@ -67,7 +93,7 @@ class DFlashDrafter:
 
     def __init__(
         self,
-        draft: DFlashDraft,
+        draft: BlockDraft,
         target: TargetModel,
         window: int | None = None,
         sinks: int = 4,

@@ -6,6 +6,8 @@ features tapped from the target, to hidden states that the target's head turns i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.rope_utils import initialize_rope
@@ -171,12 +173,19 @@ class DFlashDraft(nn.Module):
         """Hidden states [1, b, H] after the final norm, of an embedded block [1, b, H]: the anchor
         and b - 1 mask tokens. Position k predicts the token k after the anchor.
         """
-        x = embedded.astype(self.fc_dtype)
-        if self.config.embedding_scale != 1.0:
-            x = x * self.config.embedding_scale
+        *_, x = self.layer_outputs(self.enter(embedded), context)
+        return self.norm(x)
+
+    def layer_outputs(self, x: mx.array, context: list[ContextCache]) -> Iterator[mx.array]:
+        """Hidden states [1, b, H] after every layer, of what the first is given."""
         for layer, cache in zip(self.layers, context, strict=True):
             x = layer(x, cache)
-        return self.norm(x)
+            yield x
+
+    def enter(self, embedded: mx.array) -> mx.array:
+        """What the first layer is given for a block that the target embedded, [1, b, H]."""
+        x = embedded.astype(self.fc_dtype)
+        return x if self.config.embedding_scale == 1.0 else x * self.config.embedding_scale
 
     def select(
         self,

@@ -1,0 +1,191 @@
+"""The host's side of a draft's programs: the ring of context columns, masks, and RoPE's tables.
+
+Keys carry RoPE at absolute positions, so a column means the same in any slot, and the context can
+be a ring: a new column overwrites the oldest, nothing is moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from .calibration import Calibration
+from .parts import Part, inputs
+from .shapes import SLIDING, Bucket, DraftShape
+
+F16 = np.float16
+HIDDEN_SCORE = -1e4  # added to scores of what is not to be seen: fp16 holds it, softmax makes it 0
+
+Tables = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+Call = Callable[[int, Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+
+
+class Ring:
+    """Which committed position each slot of the context holds."""
+
+    def __init__(self, width: int):
+        self.width, self.length = width, 0
+        self.positions = np.full(width, -1)
+
+    def slots(self, count: int) -> np.ndarray:
+        """Where the next `count` columns go; they count as written."""
+        positions = np.arange(self.length, self.length + count)
+        slots = positions % self.width
+        self.positions[slots] = positions
+        self.length += count
+        return slots
+
+    def trim_to(self, length: int) -> None:
+        """Forget the columns from position `length` on. Those that they replaced stay lost."""
+        self.positions[self.positions >= length] = -1
+        self.length = length
+
+
+class HostedDraft:
+    """A draft whose programs run elsewhere, called part by part.
+
+    Args:
+        shape: of the draft.
+        bucket: widths of the functions that are called.
+        parts: the programs, in order.
+        calibration: how tensors are held.
+        tables: positions [n] -> cosines and sines of RoPE, [n, head_dim / 2].
+        call: (part, arrays by name) -> outputs by name.
+    """
+
+    def __init__(
+        self,
+        shape: DraftShape,
+        bucket: Bucket,
+        parts: Sequence[Part],
+        calibration: Calibration,
+        tables: Tables,
+        call: Call,
+    ):
+        self.shape, self.bucket, self.parts, self.calibration = shape, bucket, parts, calibration
+        self.ring = Ring(bucket.context)
+        self._order = calibration.order(shape.taps * shape.hidden)
+        self._tables, self._call = tables, call
+        wide = (1, shape.kv_heads, shape.head_dim, bucket.context)
+        self._rings = [
+            {
+                kind: np.zeros((1, len(part.layers) * wide[1], *wide[2:]), F16)
+                for kind in ("keys", "values")
+            }
+            for part in parts
+        ]
+
+    def absorb(self, features: np.ndarray) -> np.ndarray:
+        """Write all but the last call's worth of features into the ring; the rest is returned."""
+        new = self.bucket.new
+        empty = np.zeros((1, self.shape.hidden), np.float32)
+        while len(features) > new:
+            self(features[:new], empty)
+            features = features[new:]
+        return features
+
+    def __call__(
+        self,
+        features: np.ndarray,
+        block: np.ndarray,
+        positions: np.ndarray | None = None,
+        seen: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Commit new columns and draft a block.
+
+        Args:
+            features: [n, taps * hidden] of committed tokens, n at most the bucket's `new`.
+            block: [b, hidden] embedded, b at most the bucket's `block`.
+            positions: [b] of the block's rows; None counts on from the context.
+            seen: [b, b] which rows of the block each row sees, for branches; None: as the
+                draft's layers do.
+
+        Returns:
+            Hidden states [b, hidden] after the final norm, in fp32.
+        """
+        rows = len(block)
+        start = self.ring.length + len(features)
+        positions = np.arange(start, start + rows) if positions is None else positions
+        arrays = self._shared(features, block, positions, seen)
+        slots = self.ring.slots(len(features))
+        for index, part in enumerate(self.parts):
+            names = inputs(self.shape, self.bucket, part)
+            found = self._call(index, {n: (arrays | self._rings[index])[n] for n in names})
+            for kind in ("keys", "values"):
+                if f"new_{kind}" in found:
+                    fresh = found[f"new_{kind}"][..., : len(slots)]
+                    self._rings[index][kind][..., slots] = fresh
+            for name in ("hidden", "sum", "context"):
+                if f"{name}_out" in found:
+                    arrays[name] = np.asarray(found[f"{name}_out"], F16)
+        return arrays["hidden"][0, :, 0, :rows].T.astype(np.float32)
+
+    def _shared(
+        self,
+        features: np.ndarray,
+        block: np.ndarray,
+        positions: np.ndarray,
+        seen: np.ndarray | None,
+    ) -> dict[str, np.ndarray]:
+        bucket, start = self.bucket, self.ring.length
+        arrays = {
+            "hidden": _columns(block * self.calibration.residual, bucket.block),
+            "features": _columns(features[:, self._order] * self.calibration.features, bucket.new),
+        }
+        fresh = np.arange(start, start + len(features))
+        own = _padded(positions, bucket.block)
+        keys = np.concatenate([_padded(fresh, bucket.new), own])
+        for name, places in (("q", own), ("k", keys)):
+            cos, sin = self._tables(places)
+            arrays[f"cos_{name}"] = _table(cos, cos)
+            arrays[f"sin_{name}"] = _table(-sin, sin)
+        for kind in self.shape.masks:
+            arrays[f"mask_{kind}"] = self._mask(kind, positions, fresh, seen)
+        return arrays
+
+    def _mask(
+        self, kind: str, positions: np.ndarray, fresh: np.ndarray, seen: np.ndarray | None
+    ) -> np.ndarray:
+        """[1, 1, block, keys], 0 for what is seen."""
+        bucket, rows = self.bucket, len(positions)
+        oldest = self.ring.length + len(fresh) - bucket.context
+        held = np.concatenate([self.ring.positions, _filled(fresh, bucket.new)])
+        visible = np.broadcast_to((held >= 0) & (held >= oldest), (rows, len(held)))
+        if kind == SLIDING:
+            assert self.shape.window is not None
+            visible = visible & (positions[:, None] - held < self.shape.window)
+        if seen is None:
+            causal = self.shape.causal[self.shape.layer_of(kind)]
+            seen = np.tril(np.ones((rows, rows), bool)) if causal else np.ones((rows, rows), bool)
+        mask = np.full((1, 1, bucket.block, bucket.keys), HIDDEN_SCORE, F16)
+        mask[0, 0, :rows, : visible.shape[1]][visible] = 0
+        mask[0, 0, :rows, visible.shape[1] : visible.shape[1] + rows][seen] = 0
+        return mask
+
+
+def branches(lengths: Sequence[int], causal: bool = False) -> np.ndarray:
+    """[b, b] which rows see which, for branches of a block that do not see each other."""
+    owner = np.repeat(np.arange(len(lengths)), lengths)
+    same = owner[:, None] == owner[None]
+    return np.tril(same) if causal else same
+
+
+def _columns(rows: np.ndarray, width: int) -> np.ndarray:
+    """[n, C] to [1, C, 1, width]."""
+    found = np.zeros((1, rows.shape[1], 1, width), F16)
+    found[0, :, 0, : len(rows)] = rows.T
+    return found
+
+
+def _padded(positions: np.ndarray, width: int) -> np.ndarray:
+    return np.concatenate([positions, np.zeros(width - len(positions), positions.dtype)])
+
+
+def _filled(positions: np.ndarray, width: int) -> np.ndarray:
+    return np.concatenate([positions, np.full(width - len(positions), -1, positions.dtype)])
+
+
+def _table(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Two halves [n, d / 2] as [1, 1, d, n]."""
+    return np.concatenate([first, second], axis=1).T[None, None].astype(F16)

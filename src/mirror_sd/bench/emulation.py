@@ -37,6 +37,11 @@ class Agreement:
         self.scale = max(self.scale, float(np.abs(wanted).max()))
 
     @property
+    def mean(self) -> float:
+        """The mean cosine."""
+        return float(np.mean(self.cosines)) if self.cosines else -1.0
+
+    @property
     def worst(self) -> float:
         """The smallest cosine; NaN counts as none at all."""
         return min((-1.0 if np.isnan(c) else c for c in self.cosines), default=-1.0)

@@ -17,6 +17,8 @@ from ..ane.shapes import DraftShape
 from ..errors import UnsupportedError
 from ..models.draft import DFlashDraft
 from ..models.draft_config import SLIDING
+from ..models.requests import Request
+from .prompts import builtin
 from .recording import Cycle
 
 
@@ -100,6 +102,12 @@ def rope_tables(draft: DFlashDraft) -> Tables:
         return rows[:, :half], rows[:, half:]
 
     return tables
+
+
+def calibration_requests() -> list[Request]:
+    """A built-in prompt of each kind; `builtin(n)` begins at the other end."""
+    last = {request.kind: request for request in builtin()}
+    return list(last.values())
 
 
 def calibrate(draft: DFlashDraft, cycles: list[Cycle]) -> tuple[Calibration, dict[str, float]]:

@@ -10,7 +10,9 @@ from typer.core import TyperGroup
 from .. import __version__
 from ..errors import MirrorError
 from . import view
+from .ane import app as ane
 from .chat import chat
+from .compile import compile_
 from .doctor import doctor
 from .evaluate import evaluate
 from .generate import generate
@@ -47,6 +49,8 @@ app.command()(verify)
 app.command()(trace)
 app.command()(train)
 app.command()(evaluate)
+app.command("compile")(compile_)
+app.add_typer(ane, name="ane")
 app.command()(models)
 app.command()(doctor)
 

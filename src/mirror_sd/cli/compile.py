@@ -1,0 +1,132 @@
+"""mirror-sd compile: a draft as programs for the Neural Engine."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from . import options, view
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+    from ..ane.calibration import Calibration
+    from ..ane.plan import Plan
+    from ..models.loading import Pair
+    from ..models.requests import Request
+
+NEW_COLUMNS = 32  # committed tokens that one call can take in
+
+
+class Scheme(StrEnum):
+    """How weights are stored."""
+
+    int8 = "int8"
+    lut6 = "lut6"
+    lut4 = "lut4"
+    fp16 = "fp16"
+
+
+def compile_(
+    out: Annotated[Path, typer.Option(help="Folder for the packages and their manifest.")],
+    model: options.Model = "demo",
+    draft: options.Draft = None,
+    weights: Annotated[
+        Scheme,
+        typer.Option(
+            help="[bold]int8[/] with a scale per channel; [bold]lut6[/] and [bold]lut4[/], "
+            "palettes of 6 and 4 bits; [bold]fp16[/]."
+        ),
+    ] = Scheme.int8,
+    context: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Width of the cached context: 512, 1024, 2048 or 4096. Repeatable: one function "
+            "each, which share their weights. Default: 512 and 2048."
+        ),
+    ] = None,
+    block: Annotated[
+        int | None,
+        typer.Option(min=1, max=64, help="Positions of a block. Default: the draft's, up to 32."),
+    ] = None,
+    new: Annotated[
+        int, typer.Option(min=1, max=64, help="New context columns that a call takes in.")
+    ] = NEW_COLUMNS,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            help="Text or JSONL file to calibrate on. Default: a built-in prompt of each kind."
+        ),
+    ] = None,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens of an answer in calibration.")] = 24,
+    limit: Annotated[int, typer.Option(min=1, help="MB of weights that a program may have.")] = 250,
+    dtype: options.Dtype = options.DtypeChoice.auto,
+) -> None:
+    """Compile a draft into Core ML packages for the Neural Engine. Works on any machine.
+
+    Needs coremltools: pip install 'mirror-sd[ane]'.
+    """
+    from ..ane.package import compile_draft
+    from ..ane.shapes import Bucket, aligned
+    from ..bench.program_draft import Tensors, calibration_requests, shape_of
+    from ..models.requests import read
+
+    pair, tokenizer = options.load_pair(model, draft, False, dtype, None)
+    assert pair.draft is not None
+    found = pair.draft.model
+    shape = shape_of(found)
+    width = block or aligned(found.config.block_size)
+    buckets = [Bucket(width, new, columns) for columns in sorted(set(context or (512, 2048)))]
+    requests = calibration_requests() if prompts is None else read(prompts)
+    calibration = _calibrate(pair, tokenizer, requests, tokens)
+    with view.Steps("Compiling") as bar:
+        plan = compile_draft(
+            out, shape, Tensors(found), buckets, weights.value, calibration,
+            Tensors(found).fingerprint(), pair.draft.name, limit * 1e6, bar,
+        )  # fmt: skip
+    view.out.print(_summary(plan, out))
+    view.show_note(f"prove it with: mirror-sd ane emulate {out} --model {model}")
+
+
+def _calibrate(
+    pair: Pair, tokenizer: TokenizerWrapper, requests: list[Request], tokens: int
+) -> Calibration:
+    from ..bench.program_draft import calibrate
+    from ..bench.recording import record
+
+    cycles = []
+    with view.Steps("Calibrating") as bar:
+        for number, request in enumerate(requests, 1):
+            cycles += record(pair, tokenizer, [request], tokens)
+            bar(number, len(requests), f"{len(cycles)} blocks")
+    assert pair.draft is not None
+    calibration, peaks = calibrate(pair.draft.model, cycles)
+    sizes = ", ".join(f"{name} {peak:g}" for name, peak in peaks.items())
+    view.show_note(f"largest values seen: {sizes}")
+    return calibration
+
+
+def _summary(plan: Plan, folder: Path) -> Table:
+    from ..ane import lint, reader
+
+    table = Table(title=f"{folder}: {plan.scheme}, {len(plan.parts)} program(s)")
+    for column in ("part", "function", "operations", "weights", "errors", "warnings"):
+        table.add_column(column, justify="left" if column in ("part", "function") else "right")
+    for index in range(len(plan.parts)):
+        for name, function in reader.read(plan.package(folder, index)).items():
+            levels = [finding.level for finding in lint.lint(function)]
+            table.add_row(
+                str(index),
+                name,
+                str(len(lint.Program(function).running)),
+                f"{function.weight_bytes / 1e6:.1f} MB",
+                str(levels.count(lint.Level.error)),
+                str(levels.count(lint.Level.warning)),
+            )
+    worst = max(plan.errors, key=lambda name: plan.errors[name])
+    table.caption = f"largest error of stored weights: {plan.errors[worst]:.2%} ({worst})"
+    return table

@@ -14,18 +14,24 @@ import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import CacheDirError, CheckpointError, UnsupportedError
 from . import plan as plans
 from .calibration import Calibration
+from .head import HeadPlan, Rows
 from .parts import Part, split
 from .plan import Plan
 from .quantize import BYTES_PER_PARAMETER, SCHEMES, Quantized, error, stored
 from .shapes import Bucket, DraftShape
 from .weights import DraftWeights
+
+if TYPE_CHECKING:
+    from .toolkit import mil
 
 LIMIT = 250e6  # bytes of weights per program: beyond that, loading was reported to fail
 NAMESPACE = uuid.UUID("b6d1f2a4-6c0e-4f43-9d50-0c7ef1b6a9d7")
@@ -44,6 +50,7 @@ def compile_draft(
     fingerprint: str = "",
     draft: str = "",
     limit: float = LIMIT,
+    head: tuple[HeadPlan, Rows] | None = None,
     progress: Progress | None = None,
 ) -> Plan:
     """Compile a draft into `folder`, which must not exist or hold a compiled draft.
@@ -58,6 +65,7 @@ def compile_draft(
         fingerprint: of the draft's weights.
         draft: its name, for the manifest.
         limit: bytes of weights per program.
+        head: the target's head, too: how it is divided, and its weights.
         progress: is told (parts done, of how many, what is done now).
 
     Raises:
@@ -82,16 +90,24 @@ def compile_draft(
         errors[name] = round(max(error(matrix, found), errors.get(name, 0.0)), 6)
         return found
 
+    jobs: list[tuple[str, Callable[[], mil.Program]]] = [
+        (f"part-{index}", partial(_part, shape, buckets, part, weights, quantize))
+        for index, part in enumerate(parts)
+    ]
+    if head is not None:
+        jobs += [
+            (f"head-{index}", partial(_head, *head, index)) for index in range(len(head[0].parts))
+        ]
     made = folder.with_name(folder.name + ".partial")
     try:
         shutil.rmtree(made, ignore_errors=True)
         made.mkdir(parents=True)
-        for index, part in enumerate(parts):
-            tell(index, len(parts), f"part {index + 1} of {len(parts)}")
-            _write_part(made / f"part-{index}.mlpackage", shape, buckets, part, weights, quantize)
+        for done, (name, build) in enumerate(jobs):
+            tell(done, len(jobs), name)
+            _save(build, made / f"{name}.mlpackage")
         plan = Plan(
-            shape, tuple(buckets), parts, weights.calibration, scheme, fingerprint, draft,
-            _tools(), errors,
+            shape, tuple(buckets), parts, calibration, scheme, fingerprint, draft,
+            None if head is None else head[0], _tools(), errors,
         )  # fmt: skip
         plans.write(plan, made)
         shutil.rmtree(folder, ignore_errors=True)
@@ -100,7 +116,7 @@ def compile_draft(
         raise CacheDirError(f"{folder} cannot be written: {failure}") from failure
     except KeyError as missing:
         raise CheckpointError(f"the draft has no tensor {missing}") from missing
-    tell(len(parts), len(parts), "done")
+    tell(len(jobs), len(jobs), "done")
     return plan
 
 
@@ -111,23 +127,33 @@ def _check_folder(folder: Path) -> None:
         )
 
 
-def _write_part(
-    path: Path,
+def _part(
     shape: DraftShape,
     buckets: Sequence[Bucket],
     part: Part,
     weights: DraftWeights,
     quantize: Callable[[str, np.ndarray], Quantized],
-) -> None:
+) -> mil.Program:
+    from . import program
+
+    return program.build(shape, buckets, part, weights, quantize)
+
+
+def _head(plan: HeadPlan, rows: Rows, part: int) -> mil.Program:
+    from . import program
+
+    return program.build_head(plan, part, rows)
+
+
+def _save(build: Callable[[], mil.Program], path: Path) -> None:
     try:
-        from . import program
         from .toolkit import ct
     except ImportError as missing:
         raise UnsupportedError(
             f"compiling needs coremltools ({missing}); install it with: "
             "pip install 'mirror-sd[ane]'"
         ) from missing
-    built = program.build(shape, buckets, part, weights, quantize)
+    built = build()
     built.skip_all_passes = True  # two of its passes are wrong for such programs (docs/ane.md)
     with tempfile.TemporaryDirectory() as scratch:
         raw = Path(scratch, "raw.mlpackage")
@@ -135,7 +161,7 @@ def _write_part(
             ct.convert(
                 built,
                 convert_to="mlprogram",
-                minimum_deployment_target=program.TARGET,
+                minimum_deployment_target=ct.target.iOS18,
                 compute_precision=ct.precision.FLOAT16,
                 pass_pipeline=ct.PassPipeline.EMPTY,
                 skip_model_load=True,

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import CheckpointError
 from .calibration import Calibration
+from .head import HeadPlan
 from .parts import Part, Unit
 from .shapes import Bucket, DraftShape
 
@@ -30,6 +31,9 @@ class Plan:
         scheme: how weights are stored.
         fingerprint: of the draft's weights, sha256.
         draft: what the draft is called.
+        head: of the target, in `head-N.mlpackage`; None if it is not compiled.
+        tools: versions of what compiled it.
+        errors: of stored matrices, relative to the draft's.
     """
 
     shape: DraftShape
@@ -39,12 +43,25 @@ class Plan:
     scheme: str
     fingerprint: str
     draft: str = ""
+    head: HeadPlan | None = None
     tools: Mapping[str, str] = field(default_factory=dict)
     errors: Mapping[str, float] = field(default_factory=dict)
 
     def package(self, folder: Path, part: int) -> Path:
         """The Core ML package of a part."""
         return folder / f"part-{part}.mlpackage"
+
+    def head_package(self, folder: Path, part: int) -> Path:
+        """The Core ML package of a part of the head."""
+        return folder / f"head-{part}.mlpackage"
+
+    def packages(self, folder: Path) -> list[Path]:
+        """All of them."""
+        heads = len(self.head.parts) if self.head is not None else 0
+        return [
+            *(self.package(folder, index) for index in range(len(self.parts))),
+            *(self.head_package(folder, index) for index in range(heads)),
+        ]
 
     def bucket(self, context: int | None = None) -> Bucket:
         """The bucket with this cached context; None: the first.
@@ -131,6 +148,7 @@ def _parsed(content: Mapping[str, Any]) -> Plan:
         content["scheme"],
         content["fingerprint"],
         content["draft"],
+        _head(content["head"]),
         content["tools"],
         content["errors"],
     )
@@ -138,6 +156,13 @@ def _parsed(content: Mapping[str, Any]) -> Plan:
 
 def _tuples(content: Mapping[str, Any]) -> dict[str, Any]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
+
+
+def _head(content: Mapping[str, Any] | None) -> HeadPlan | None:
+    if content is None:
+        return None
+    parts = tuple(tuple((a, b) for a, b in part) for part in content["parts"])
+    return HeadPlan(**{**content, "parts": parts})
 
 
 def _part(content: Mapping[str, Any]) -> Part:

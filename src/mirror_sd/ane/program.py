@@ -13,8 +13,9 @@ import numpy as np
 
 from . import blocks
 from .blocks import Var
+from .head import FUNCTION, HeadPlan, Rows
 from .parts import ATTENTION, FEATURES, MLP, Part, Unit, inputs, outputs, projections
-from .quantize import Quantized, half
+from .quantize import Quantized, half, stored
 from .shapes import Bucket, DraftShape
 from .toolkit import ct, mb, mil, types
 from .weights import DraftWeights
@@ -52,6 +53,37 @@ def build(
             function.set_outputs(builder.trace(function.inputs))
         program.add_function(bucket.function, function)
     program.default_function_name = buckets[0].function
+    program.export_as_multifunction = True
+    return program
+
+
+def build_head(plan: HeadPlan, part: int, rows: Rows) -> mil.Program:
+    """A program with the function `head`, for some shards of the vocabulary.
+
+    Args:
+        plan: how the head is divided.
+        part: which of its programs.
+        rows: (start, stop) -> the head's weights [stop - start, hidden] of these tokens.
+    """
+    program = mil.Program()
+    specs = {n: mb.TensorSpec(shape=s, dtype=types.fp16) for n, s in plan.inputs().items()}
+    with mil.Function(specs, TARGET) as function:
+        hidden = function.inputs["hidden"]
+        scores, places = [], []
+        for start, stop in plan.parts[part]:
+            kernel = stored(plan.scheme, "head", np.asarray(rows(start, stop), np.float32))
+            logits = blocks.project(hidden, kernel, None, f"logits_{start}")
+            best, where = mb.topk(x=logits, k=plan.top, axis=1, name=f"top_{start}")
+            scores.append(best)
+            places.append(where)
+        function.set_outputs(
+            [
+                mb.identity(x=blocks.join(scores, 1, "all_scores"), name="scores"),
+                mb.identity(x=blocks.join(places, 1, "all_places"), name="places"),
+            ]
+        )
+    program.add_function(FUNCTION, function)
+    program.default_function_name = FUNCTION
     program.export_as_multifunction = True
     return program
 

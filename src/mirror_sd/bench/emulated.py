@@ -13,6 +13,7 @@ from ..ane import plan as plans
 from ..ane import reader
 from ..ane.emulator import Emulator, Range
 from ..ane.hardware import IDEAL, Hardware
+from ..ane.head import FUNCTION, merge
 from ..ane.host import HostedDraft
 from ..ane.plan import Plan
 from ..errors import PairingError
@@ -49,6 +50,11 @@ class Programs:
             )
             for index in range(len(self.plan.parts))
         ]
+        heads = range(len(self.plan.head.parts)) if self.plan.head is not None else ()
+        self.heads = [
+            Emulator(reader.read(self.plan.head_package(folder, index))[FUNCTION], hardware, ranges)
+            for index in heads
+        ]
 
     def __call__(self, part: int, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run a part; values named in `keep` are left in `kept`."""
@@ -57,11 +63,23 @@ class Programs:
         self.kept |= {name: found[name] for name in here}
         return found
 
+    def top(self, hidden: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The likeliest tokens by the compiled head: ids and logits [b, top].
+
+        Args:
+            hidden: [b, H] after the final norm, b at most the head's block.
+        """
+        plan = self.plan.head
+        assert plan is not None
+        columns = np.zeros(plan.inputs()["hidden"], np.float16)
+        columns[0, :, 0, : len(hidden)] = hidden.T
+        return merge(plan, [head({"hidden": columns}) for head in self.heads], len(hidden))
+
     @property
     def ranges(self) -> dict[str, Range]:
         """Statistics of all parts' tensors."""
         found: dict[str, Range] = {}
-        for emulator in self.emulators:
+        for emulator in (*self.emulators, *self.heads):
             found |= emulator.ranges or {}
         return found
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..ane.emulator import cosine
 from ..models.draft import DFlashDraft
+from ..models.target import TargetModel
 from .emulated import Programs, hosted
 from .recording import Cycle
 
@@ -82,6 +83,25 @@ def compare(
             progress(number, len(cycles))
     programs.keep = ()
     return found
+
+
+def agreement_of_head(
+    programs: Programs, target: TargetModel, draft: DFlashDraft, cycles: Sequence[Cycle]
+) -> float:
+    """Share of drafted positions whose likeliest token is the same by the compiled head and by the
+    target's, both given the MLX draft's hidden states.
+    """
+    context, same, count = draft.make_context(), 0, 0
+    for cycle in cycles:
+        if cycle.starts:
+            context = draft.make_context()
+        if len(cycle.features):
+            draft.extend(mx.array(cycle.features)[None], context)
+        hidden = _states(draft, cycle, context)[-1][1:] * draft.config.output_multiplier
+        wanted = mx.argmax(target.head(mx.array(hidden).astype(draft.fc_dtype)), axis=-1)
+        same += int((programs.top(hidden)[0][:, 0] == np.array(wanted)).sum())
+        count += len(hidden)
+    return same / max(count, 1)
 
 
 def _states(draft: DFlashDraft, cycle: Cycle, context: list) -> list[np.ndarray]:

@@ -11,6 +11,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 
 from ..ane.calibration import Calibration, choose
+from ..ane.head import Rows
 from ..ane.host import Tables
 from ..ane.reference import ReferenceDraft, masks
 from ..ane.shapes import DraftShape
@@ -18,6 +19,7 @@ from ..errors import UnsupportedError
 from ..models.draft import DFlashDraft
 from ..models.draft_config import SLIDING
 from ..models.requests import Request
+from ..models.target import TargetModel
 from .prompts import builtin
 from .recording import Cycle
 
@@ -85,6 +87,22 @@ class Tensors(Mapping[str, np.ndarray]):
             digest.update(name.encode())
             digest.update(self[name].tobytes())
         return digest.hexdigest()
+
+
+def head_rows(target: TargetModel) -> Rows:
+    """The target's head by tokens [start, stop), in fp32."""
+    module = target.structure.head or target.structure.embedding
+
+    def rows(start: int, stop: int) -> np.ndarray:
+        found = target.head_rows(mx.arange(start, stop))
+        if len(found) == 1:
+            return np.array(found[0].astype(mx.float32))
+        weight = mx.dequantize(
+            *found, group_size=module.group_size, bits=module.bits, mode=module.mode
+        )
+        return np.array(weight.astype(mx.float32))
+
+    return rows
 
 
 def rope_tables(draft: DFlashDraft) -> Tables:

@@ -90,7 +90,7 @@ def emulate(
     """Run a compiled draft in the emulator beside the MLX draft, on real text."""
     from ..ane.hardware import PRESETS
     from ..bench.emulated import Programs
-    from ..bench.emulation import compare
+    from ..bench.emulation import agreement_of_head, compare
     from ..bench.prompts import builtin
     from ..bench.recording import record
 
@@ -112,6 +112,10 @@ def emulate(
             for name, a in found.items()
         },
     }
+    if programs.heads:
+        same = agreement_of_head(programs, pair.target, pair.draft.model, cycles)
+        view.out.print(f"head: the same likeliest token in {same:.1%} of positions")
+        result["head"] = same
     if ranges:
         view.out.print(_ranges(programs))
     if acceptance:
@@ -129,7 +133,7 @@ def placement(folder: Folder, context: Context = None, report: Report = None) ->
     rows = []
     for package in _packages(folder):
         functions = reader.read(package)
-        wanted = [name for name in functions if context is None or name.endswith(f"c{context}")]
+        wanted = [n for n in functions if context is None or n.endswith((f"c{context}", "head"))]
         for name in wanted:
             found = planner.plan(package, name)
             shares = ", ".join(f"{count} {place}" for place, count in planner.shares(found).items())
@@ -143,8 +147,7 @@ def _packages(folder: Path) -> list[Path]:
 
     if (folder / "Manifest.json").exists():  # a single package
         return [folder]
-    plan = plans.read(folder)
-    return [plan.package(folder, index) for index in range(len(plan.parts))]
+    return plans.read(folder).packages(folder)
 
 
 def _write(file: Path | None, content: Any) -> None:

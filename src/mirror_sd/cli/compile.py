@@ -31,6 +31,13 @@ class Scheme(StrEnum):
     fp16 = "fp16"
 
 
+class HeadScheme(StrEnum):
+    """How a head's weights are stored."""
+
+    int8 = "int8"
+    lut6 = "lut6"
+
+
 def compile_(
     out: Annotated[Path, typer.Option(help="Folder for the packages and their manifest.")],
     model: options.Model = "demo",
@@ -56,6 +63,11 @@ def compile_(
     new: Annotated[
         int, typer.Option(min=1, max=64, help="New context columns that a call takes in.")
     ] = NEW_COLUMNS,
+    head: Annotated[
+        HeadScheme | None,
+        typer.Option(help="Compile the target's head too, with weights stored so."),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Tokens that each shard of the head gives.")] = 16,
     prompts: Annotated[
         Path | None,
         typer.Option(
@@ -70,9 +82,10 @@ def compile_(
 
     Needs coremltools: pip install 'mirror-sd[ane]'.
     """
+    from ..ane.head import divide
     from ..ane.package import compile_draft
     from ..ane.shapes import Bucket, aligned
-    from ..bench.program_draft import Tensors, calibration_requests, shape_of
+    from ..bench.program_draft import Tensors, calibration_requests, head_rows, shape_of
     from ..models.requests import read
 
     pair, tokenizer = options.load_pair(model, draft, False, dtype, None)
@@ -81,12 +94,18 @@ def compile_(
     shape = shape_of(found)
     width = block or aligned(found.config.block_size)
     buckets = [Bucket(width, new, columns) for columns in sorted(set(context or (512, 2048)))]
+    divided = None
+    if head is not None:
+        vocabulary = pair.target.vocab_size
+        how = divide(shape.hidden, vocabulary, width, top, head.value, limit * 1e6)
+        divided = how, head_rows(pair.target)
     requests = calibration_requests() if prompts is None else read(prompts)
     calibration = _calibrate(pair, tokenizer, requests, tokens)
     with view.Steps("Compiling") as bar:
         plan = compile_draft(
             out, shape, Tensors(found), buckets, weights.value, calibration,
-            Tensors(found).fingerprint(), pair.draft.name, limit * 1e6, bar,
+            Tensors(found).fingerprint(), pair.draft.name, limit * 1e6,
+            divided, bar,
         )  # fmt: skip
     view.out.print(_summary(plan, out))
     view.show_note(f"prove it with: mirror-sd ane emulate {out} --model {model}")
@@ -116,11 +135,11 @@ def _summary(plan: Plan, folder: Path) -> Table:
     table = Table(title=f"{folder}: {plan.scheme}, {len(plan.parts)} program(s)")
     for column in ("part", "function", "operations", "weights", "errors", "warnings"):
         table.add_column(column, justify="left" if column in ("part", "function") else "right")
-    for index in range(len(plan.parts)):
-        for name, function in reader.read(plan.package(folder, index)).items():
+    for package in plan.packages(folder):
+        for name, function in reader.read(package).items():
             levels = [finding.level for finding in lint.lint(function)]
             table.add_row(
-                str(index),
+                package.stem,
                 name,
                 str(len(lint.Program(function).running)),
                 f"{function.weight_bytes / 1e6:.1f} MB",

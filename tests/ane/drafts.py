@@ -16,6 +16,7 @@ from mirror_sd.ane.package import compile_draft
 from mirror_sd.ane.plan import Plan
 from mirror_sd.ane.reference import ReferenceDraft
 from mirror_sd.ane.shapes import SLIDING, Bucket, DraftShape
+from mirror_sd.bench.random_draft import RandomTensors, tables
 
 TINY = DraftShape(
     hidden=64, taps=2, heads=4, kv_heads=2, head_dim=16, intermediate=96, eps=1e-6, bias=False,
@@ -30,58 +31,6 @@ SLIDING_ONLY = DraftShape(
     sliding=(True, True), causal=(False, False), window=100,
 )  # fmt: skip
 BUCKET = Bucket(block=32, new=32, context=512)
-
-
-class RandomTensors(Mapping[str, np.ndarray]):
-    """Random weights of a shape, made when asked for: always the same ones."""
-
-    def __init__(self, shape: DraftShape, seed: int = 0):
-        hidden, wide = shape.hidden, shape.heads * shape.head_dim
-        narrow = shape.kv_heads * shape.head_dim
-        self.seed = seed
-        self.shapes: dict[str, tuple[int, ...]] = {"fc.weight": (hidden, shape.taps * hidden)}
-        for name in ("hidden_norm", "norm"):
-            self.shapes[f"{name}.weight"] = (hidden,)
-        for layer in range(shape.layers):
-            at = f"layers.{layer}"
-            matrices = {
-                "self_attn.q_proj": (wide, hidden), "self_attn.k_proj": (narrow, hidden),
-                "self_attn.v_proj": (narrow, hidden), "self_attn.o_proj": (hidden, wide),
-                "mlp.gate_proj": (shape.intermediate, hidden),
-                "mlp.up_proj": (shape.intermediate, hidden),
-                "mlp.down_proj": (hidden, shape.intermediate),
-                "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,),
-                "self_attn.q_norm": (shape.head_dim,), "self_attn.k_norm": (shape.head_dim,),
-            }  # fmt: skip
-            for name, size in matrices.items():
-                self.shapes[f"{at}.{name}.weight"] = size
-                if shape.bias and "self_attn" in name and len(size) == 2:
-                    self.shapes[f"{at}.{name}.bias"] = size[:1]
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        size = self.shapes[name]
-        rng = np.random.default_rng([self.seed, *name.encode()])
-        values = rng.standard_normal(size, np.float32)
-        if name.endswith(".bias"):
-            return 0.1 * values
-        return 1 + 0.1 * values if len(size) == 1 else values * size[1] ** -0.5
-
-    def __iter__(self):
-        return iter(self.shapes)
-
-    def __len__(self) -> int:
-        return len(self.shapes)
-
-    def parameters(self) -> int:
-        return sum(int(np.prod(size)) for size in self.shapes.values())
-
-
-def tables(shape: DraftShape):
-    frequencies = 1e6 ** (-np.arange(0, shape.head_dim, 2) / shape.head_dim)
-    return lambda places: (
-        np.cos(places[:, None] * frequencies),
-        np.sin(places[:, None] * frequencies),
-    )
 
 
 def masks(shape: DraftShape, start: int, rows: int, ring: int) -> dict[str, np.ndarray]:

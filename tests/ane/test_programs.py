@@ -125,7 +125,7 @@ def test_the_plan_survives_the_manifest(tmp_path):
     assert plans.read(tmp_path / "p") == plan
     assert set(plan.errors) == {
         name.removesuffix(".weight")
-        for name, size in RandomTensors(BIASED).shapes.items()
+        for name, size in RandomTensors(BIASED).sizes.items()
         if len(size) == 2
     }
     assert all(0 < error < 0.02 for error in plan.errors.values())

@@ -33,6 +33,7 @@ def compiled(pair, tmp_path_factory):
     assert result.exit_code == 0, result.output
     assert "b32_n32_c512" in result.stdout
     assert "largest values seen" in result.stderr
+    assert "Error of stored weights" in result.stdout
     return out
 
 

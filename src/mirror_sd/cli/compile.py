@@ -108,6 +108,7 @@ def compile_(
             divided, bar,
         )  # fmt: skip
     view.out.print(_summary(plan, out))
+    view.out.print(_errors(plan))
     view.show_note(f"prove it with: mirror-sd ane emulate {out} --model {model}")
 
 
@@ -146,6 +147,22 @@ def _summary(plan: Plan, folder: Path) -> Table:
                 str(levels.count(lint.Level.error)),
                 str(levels.count(lint.Level.warning)),
             )
-    worst = max(plan.errors, key=lambda name: plan.errors[name])
-    table.caption = f"largest error of stored weights: {plan.errors[worst]:.2%} ({worst})"
+    return table
+
+
+def _errors(plan: Plan) -> Table:
+    """Relative errors of stored weights, a row for each layer."""
+    columns = ("q", "k", "v", "o", "gate", "up", "down")
+    table = Table(title="Error of stored weights, relative to the draft's (root mean square)")
+    table.add_column("layer")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for layer in range(plan.shape.layers):
+        found = {
+            name.rsplit(".", 1)[-1].removesuffix("_proj"): value
+            for name, value in plan.errors.items()
+            if name.startswith(f"layers.{layer}.")
+        }
+        table.add_row(str(layer), *(f"{found[column]:.2%}" for column in columns))
+    table.caption = f"fc: {plan.errors['fc']:.2%}"
     return table

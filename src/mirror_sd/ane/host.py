@@ -76,6 +76,15 @@ class HostedDraft:
             for part in parts
         ]
 
+    @property
+    def length(self) -> int:
+        """Committed positions."""
+        return self.ring.length
+
+    def trim_to(self, length: int) -> None:
+        """Forget the positions behind the first `length`."""
+        self.ring.trim_to(min(length, self.ring.length))
+
     def absorb(self, features: np.ndarray) -> np.ndarray:
         """Write all but the last call's worth of features into the ring; the rest is returned."""
         new = self.bucket.new

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
-import mlx.core as mx
 import numpy as np
 
 from ..ane import plan as plans
@@ -16,6 +14,7 @@ from ..ane.hardware import IDEAL, Hardware
 from ..ane.head import FUNCTION, merge
 from ..ane.host import HostedDraft
 from ..ane.plan import Plan
+from ..decoding.device_draft import DeviceDraft
 from ..errors import PairingError
 from ..models.draft import DFlashDraft
 from .program_draft import Tensors, rope_tables, shape_of
@@ -104,52 +103,10 @@ def hosted(programs: Programs, draft: DFlashDraft) -> HostedDraft:
     )
 
 
-class _Context:
-    """The ring, as a drafter sees it."""
-
-    arrays: tuple[mx.array, ...] = ()
-
-    def __init__(self, draft: HostedDraft):
-        self.draft = draft
-        self.pending: list[np.ndarray] = []
-
-    @property
-    def length(self) -> int:
-        """Columns committed."""
-        return self.draft.ring.length + sum(map(len, self.pending))
-
-    def trim_to(self, length: int) -> None:
-        """Forget columns."""
-        while self.pending and self.length > length:
-            gone = min(self.length - length, len(self.pending[-1]))
-            self.pending[-1] = self.pending[-1][: len(self.pending[-1]) - gone]
-            if not len(self.pending[-1]):
-                self.pending.pop()
-        self.draft.ring.trim_to(min(length, self.draft.ring.length))
-
-
-class EmulatedDraft:
+class EmulatedDraft(DeviceDraft):
     """Drafts by emulated programs; the rest is the MLX draft's."""
 
     def __init__(self, programs: Programs, draft: DFlashDraft):
         assert programs.plan.shape == shape_of(draft)
-        self.config, self.select = draft.config, draft.select
-        self._programs, self._draft = programs, draft
-
-    def make_context(self, window: int | None = None, sinks: int = 0) -> Sequence[Any]:
-        """The ring's width bounds the context; `window` and `sinks` are not looked at."""
-        return [_Context(hosted(self._programs, self._draft))]
-
-    def extend(self, features: mx.array, context: Any) -> None:
-        """Keep features for the next call."""
-        context[0].pending.append(np.array(features[0].astype(mx.float32)))
-
-    def __call__(self, embedded: mx.array, context: Any) -> mx.array:
-        """Hidden states [1, b, H]."""
-        (one,) = context
-        width = self._programs.plan.shape.taps * self._programs.plan.shape.hidden
-        features = np.concatenate([np.zeros((0, width), np.float32), *one.pending])
-        one.pending = []
-        block = np.array(self._draft.enter(embedded)[0].astype(mx.float32))
-        hidden = one.draft(one.draft.absorb(features), block)
-        return mx.array(hidden)[None].astype(self._draft.fc_dtype)
+        width = programs.bucket.context
+        super().__init__(draft, lambda: hosted(programs, draft), width)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
 import mlx.core as mx
@@ -30,7 +31,9 @@ from .decoding.sampling import SamplingSettings, Scorer
 from .decoding.session import PrefillProgress, Session
 from .decoding.statistics import Cycle, Statistics
 from .decoding.trace import TraceWriter
+from .devices.kind import DeviceKind
 from .errors import PromptError
+from .hosting import place
 from .models import draft_head, precision
 from .models.demo import Progress
 from .models.draft_head import DraftHead
@@ -102,6 +105,8 @@ def load(
     drafting: bool = True,
     dtype: str = "auto",
     draft_bits: int | None = None,
+    programs: str | Path | None = None,
+    device: str = "auto",
     progress: Progress | None = None,
 ) -> tuple[Pair, TokenizerWrapper]:
     """Load a target and its draft.
@@ -113,6 +118,9 @@ def load(
         dtype: "auto" keeps weights as stored on a GPU and computes in float32 on a CPU; "stored",
             "float32", "bfloat16", "float16", or "quantized" (float32 with quantised weights).
         draft_bits: quantise the draft to 8 or 4 bits.
+        programs: a compiled draft (`mirror-sd compile`): it drafts on a device of its own, in a
+            worker process. Should that fail, the MLX draft takes over, with a notice.
+        device: for `programs`: "coreml" on a Mac, "emulator", or "auto".
         progress: called with (label, share done or None) while the demo pair is prepared.
 
     Returns:
@@ -121,7 +129,7 @@ def load(
     Raises:
         MirrorError: something is missing, damaged, or does not fit; one line says what to do.
     """
-    return load_pair(
+    pair, tokenizer = load_pair(
         target,
         draft,
         drafting=drafting,
@@ -129,6 +137,11 @@ def load(
         draft_bits=draft_bits,
         progress=progress,
     )
+    if programs is not None:
+        if pair.draft is None:
+            raise PromptError("programs are a draft's: without a draft there is nothing to place")
+        pair.draft.placed = place(pair.draft, Path(programs), DeviceKind(device))
+    return pair, tokenizer
 
 
 def make_session(
@@ -190,8 +203,15 @@ def _drafters(
     """The pair's draft; and copying from the context, where the policy may choose."""
     if model.draft is None or block_size == 1:
         return []
+    if model.draft.placed is not None and draft_window is not None:
+        raise PromptError(
+            "a draft window cannot be set for compiled programs: their context has a fixed width; "
+            "compile with another --context"
+        )
     head = _draft_head(model, draft_vocab, profile or Profile())
-    draft = DFlashDrafter(model.draft.model, model.target, draft_window, head=head)
+    draft = DFlashDrafter(
+        model.draft.placed or model.draft.model, model.target, draft_window, head=head
+    )
     return [draft] if block_size else [draft, NgramDrafter(draft.longest)]
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from mirror_sd.bench import prompts
-from mirror_sd.bench.program_draft import Tensors
 from mirror_sd.bench.recording import record
+from mirror_sd.programs import Tensors
 
 
 @pytest.fixture(scope="session")

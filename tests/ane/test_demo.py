@@ -10,9 +10,10 @@ from mirror_sd.ane.package import compile_draft
 from mirror_sd.ane.shapes import Bucket
 from mirror_sd.bench import emulation, prompts
 from mirror_sd.bench.acceptance import HeldOut
+from mirror_sd.bench.calibration import calibrate, calibration_requests
 from mirror_sd.bench.emulated import EmulatedDraft, Programs
-from mirror_sd.bench.program_draft import Tensors, calibrate, calibration_requests, shape_of
 from mirror_sd.bench.recording import record
+from mirror_sd.programs import Tensors, shape_of
 
 pytestmark = pytest.mark.slow
 

@@ -19,8 +19,9 @@ from mirror_sd.ane.toolkit import mb
 from mirror_sd.ane.weight_check import int8_steps
 from mirror_sd.ane.weights import DraftWeights
 from mirror_sd.bench import emulation
+from mirror_sd.bench.calibration import calibrate
 from mirror_sd.bench.emulated import Programs
-from mirror_sd.bench.program_draft import calibrate, rope_tables, shape_of
+from mirror_sd.programs import rope_tables, shape_of
 
 BUCKET = Bucket(32, 32, 512)
 LEAST = {"fp16": 0.9999, "int8": 0.999}

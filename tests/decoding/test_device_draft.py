@@ -10,7 +10,6 @@ import pytest
 from mirror_sd.ane.host import HostedDraft
 from mirror_sd.ane.package import compile_draft
 from mirror_sd.ane.shapes import Bucket
-from mirror_sd.bench.program_draft import Tensors, rope_tables, shape_of
 from mirror_sd.decoding.acceptance import GreedyAcceptance
 from mirror_sd.decoding.device_draft import DeviceDraft
 from mirror_sd.decoding.drafter import DFlashDrafter
@@ -21,6 +20,7 @@ from mirror_sd.devices.device import Checked
 from mirror_sd.devices.worker import WorkerDevice
 from mirror_sd.errors import Notice
 from mirror_sd.models.target import Target
+from mirror_sd.programs import Tensors, rope_tables, shape_of
 from tests import tiny
 from tests.devices.stand_ins import Emulated, Failing
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, PairingError
 from .calibration import Calibration
 from .head import HeadPlan
 from .parts import Part, Unit
@@ -62,6 +62,18 @@ class Plan:
             *(self.package(folder, index) for index in range(len(self.parts))),
             *(self.head_package(folder, index) for index in range(heads)),
         ]
+
+    def check_draft(self, fingerprint: str) -> None:
+        """Refuse another draft.
+
+        Raises:
+            PairingError: the programs were compiled from other weights.
+        """
+        if self.fingerprint != fingerprint:
+            raise PairingError(
+                f"these programs were compiled from another draft ({self.draft}); compile this one "
+                "with mirror-sd compile"
+            )
 
     def bucket(self, context: int | None = None) -> Bucket:
         """The bucket with this cached context; None: the first.

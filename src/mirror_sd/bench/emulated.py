@@ -15,9 +15,8 @@ from ..ane.head import FUNCTION, merge
 from ..ane.host import HostedDraft
 from ..ane.plan import Plan
 from ..decoding.device_draft import DeviceDraft
-from ..errors import PairingError
 from ..models.draft import DFlashDraft
-from .program_draft import Tensors, rope_tables, shape_of
+from ..programs import rope_tables, shape_of
 
 
 class Programs:
@@ -81,18 +80,6 @@ class Programs:
         for emulator in (*self.emulators, *self.heads):
             found |= emulator.ranges or {}
         return found
-
-    def check(self, draft: DFlashDraft) -> None:
-        """Refuse another draft's programs.
-
-        Raises:
-            PairingError: they were compiled from other weights.
-        """
-        if self.plan.fingerprint != Tensors(draft).fingerprint():
-            raise PairingError(
-                f"these programs were compiled from another draft ({self.plan.draft}); compile "
-                "this one with mirror-sd compile"
-            )
 
 
 def hosted(programs: Programs, draft: DFlashDraft) -> HostedDraft:

@@ -93,11 +93,12 @@ def emulate(
     from ..bench.emulation import agreement_of_head, compare
     from ..bench.prompts import builtin
     from ..bench.recording import record
+    from ..models.draft_file import fingerprint
 
     pair, tokenizer = options.load_pair(model, draft, False, dtype, None)
     assert pair.draft is not None
     programs = Programs(folder, context, PRESETS[hardware.value], ranges)
-    programs.check(pair.draft.model)
+    programs.plan.check_draft(fingerprint(pair.draft.name))
     requests = builtin(per_kind)
     with view.Loading("Recording what the draft is given"):
         cycles = record(pair, tokenizer, requests, max_tokens)

@@ -34,13 +34,15 @@ def chat(
     draft_window: options.DraftWindow = None,
     draft_vocab: options.DraftVocab = "auto",
     draft_bits: options.Bits = None,
+    programs: options.Programs = None,
+    device: options.Device = options.DeviceKind.auto,
     dtype: options.Dtype = options.DtypeChoice.auto,
 ) -> None:
     """Talk with a model. Caches are kept, so each turn costs only its new tokens."""
     from ..api import make_session
 
     settings = options.sampling(temperature, top_p, top_k, min_p, seed)
-    pair, tokenizer = options.load_pair(model, draft, no_draft, dtype, draft_bits)
+    pair, tokenizer = options.load_pair(model, draft, no_draft, dtype, draft_bits, programs, device)
     session = make_session(
         pair,
         block_size=block_size,

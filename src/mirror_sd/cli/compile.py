@@ -85,8 +85,10 @@ def compile_(
     from ..ane.head import divide
     from ..ane.package import compile_draft
     from ..ane.shapes import Bucket, aligned
-    from ..bench.program_draft import Tensors, calibration_requests, head_rows, shape_of
+    from ..bench.calibration import calibration_requests
+    from ..models.draft_file import fingerprint
     from ..models.requests import read
+    from ..programs import Tensors, head_rows, shape_of
 
     pair, tokenizer = options.load_pair(model, draft, False, dtype, None)
     assert pair.draft is not None
@@ -104,7 +106,7 @@ def compile_(
     with view.Steps("Compiling") as bar:
         plan = compile_draft(
             out, shape, Tensors(found), buckets, weights.value, calibration,
-            Tensors(found).fingerprint(), pair.draft.name, limit * 1e6,
+            fingerprint(pair.draft.name), pair.draft.name, limit * 1e6,
             divided, bar,
         )  # fmt: skip
     view.out.print(_summary(plan, out))
@@ -115,7 +117,7 @@ def compile_(
 def _calibrate(
     pair: Pair, tokenizer: TokenizerWrapper, requests: list[Request], tokens: int
 ) -> Calibration:
-    from ..bench.program_draft import calibrate
+    from ..bench.calibration import calibrate
     from ..bench.recording import record
 
     cycles = []

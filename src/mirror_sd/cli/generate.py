@@ -47,6 +47,8 @@ def generate(
     draft_window: options.DraftWindow = None,
     draft_vocab: options.DraftVocab = "auto",
     draft_bits: options.Bits = None,
+    programs: options.Programs = None,
+    device: options.Device = options.DeviceKind.auto,
     dtype: options.Dtype = options.DtypeChoice.auto,
 ) -> None:
     """Answer one prompt and say how fast it was."""
@@ -73,7 +75,7 @@ def generate(
         raise PromptError("the prompt is empty")
     if raw and system is not None:
         raise PromptError("--system needs a chat template, which --raw switches off")
-    pair, tokenizer = options.load_pair(model, draft, no_draft, dtype, draft_bits)
+    pair, tokenizer = options.load_pair(model, draft, no_draft, dtype, draft_bits, programs, device)
     tokens = _encode(tokenizer, text, system, raw)
     session = make_session(
         pair,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from ..devices.kind import DeviceKind
 from ..models.dtype import Dtype as DtypeChoice
 from . import view
 
@@ -54,6 +55,20 @@ BlockSize = Annotated[
 DraftWindow = Annotated[
     int | None,
     typer.Option(min=1, help="Let the draft see only so many recent tokens (and 4 first ones)."),
+]
+Programs = Annotated[
+    Path | None,
+    typer.Option(
+        help="A compiled draft (mirror-sd compile): it drafts on a device of its own, in a worker "
+        "process."
+    ),
+]
+Device = Annotated[
+    DeviceKind,
+    typer.Option(
+        help="For --programs: [bold]coreml[/] on a Mac, [bold]emulator[/] anywhere (slow), or "
+        "[bold]auto[/]."
+    ),
 ]
 Exact = Annotated[
     bool,
@@ -174,13 +189,19 @@ def load_pair(
     no_draft: bool,
     dtype: DtypeChoice,
     bits: DraftBits | None,
+    programs: Path | None = None,
+    device: DeviceKind = DeviceKind.auto,
 ) -> tuple[Pair, TokenizerWrapper]:
     """Load with a progress display."""
     from ..api import load
     from ..errors import PromptError
 
-    if no_draft and (draft or bits):
-        raise PromptError("--no-draft contradicts --draft and --draft-bits; leave one out")
+    if no_draft and (draft or bits or programs):
+        raise PromptError(
+            "--no-draft contradicts --draft, --draft-bits and --programs; leave one out"
+        )
+    if device is not DeviceKind.auto and programs is None:
+        raise PromptError("--device says where to run --programs, which is not given")
     with view.Loading(f"Loading {model}") as progress:
         return load(
             model,
@@ -188,5 +209,7 @@ def load_pair(
             drafting=not no_draft,
             dtype=dtype.value,
             draft_bits=int(bits.value) if bits else None,
+            programs=programs,
+            device=device.value,
             progress=progress,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -21,11 +22,19 @@ from .target import TargetModel
 
 @dataclass
 class Draft:
-    """A loaded draft and where it came from."""
+    """A loaded draft and where it came from.
+
+    Attributes:
+        model: in MLX.
+        name: a folder or repository.
+        ranking: token ids, the most frequent first, if it brings them.
+        placed: what drafts in its place, if it runs on a device of its own.
+    """
 
     model: DFlashDraft
     name: str
-    ranking: list[int] | None = None  # token ids, the most frequent first, if it brings them
+    ranking: list[int] | None = None
+    placed: Any = None
 
 
 @dataclass

@@ -1,8 +1,10 @@
-"""A draft of `models` as the numpy tensors, shapes and tables that `ane` compiles and calls."""
+"""A loaded draft as the numpy tensors, shapes and tables that `ane` compiles and calls.
+
+`models` knows no programs and `ane` no MLX: this is where they meet.
+"""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 
 import mlx.core as mx
@@ -10,18 +12,13 @@ import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten
 
-from ..ane.calibration import Calibration, choose
-from ..ane.head import Rows
-from ..ane.host import Tables
-from ..ane.reference import ReferenceDraft, masks
-from ..ane.shapes import DraftShape
-from ..errors import UnsupportedError
-from ..models.draft import DFlashDraft
-from ..models.draft_config import SLIDING
-from ..models.requests import Request
-from ..models.target import TargetModel
-from .prompts import builtin
-from .recording import Cycle
+from .ane.head import Rows
+from .ane.host import Tables
+from .ane.shapes import DraftShape
+from .errors import UnsupportedError
+from .models.draft import DFlashDraft
+from .models.draft_config import SLIDING
+from .models.target import TargetModel
 
 
 def shape_of(draft: DFlashDraft) -> DraftShape:
@@ -80,14 +77,6 @@ class Tensors(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self._names)
 
-    def fingerprint(self) -> str:
-        """sha256 over names and values."""
-        digest = hashlib.sha256()
-        for name in sorted(self._names):
-            digest.update(name.encode())
-            digest.update(self[name].tobytes())
-        return digest.hexdigest()
-
 
 def head_rows(target: TargetModel) -> Rows:
     """The target's head by tokens [start, stop), in fp32."""
@@ -120,33 +109,3 @@ def rope_tables(draft: DFlashDraft) -> Tables:
         return rows[:, :half], rows[:, half:]
 
     return tables
-
-
-def calibration_requests() -> list[Request]:
-    """A built-in prompt of each kind; `builtin(n)` begins at the other end."""
-    last = {request.kind: request for request in builtin()}
-    return list(last.values())
-
-
-def calibrate(draft: DFlashDraft, cycles: list[Cycle]) -> tuple[Calibration, dict[str, float]]:
-    """How a draft's tensors are to be held on text like this, and the peaks that this answers.
-
-    Args:
-        draft: whose they are.
-        cycles: of real decoding.
-    """
-    shape, tensors, tables = shape_of(draft), dict(Tensors(draft)), rope_tables(draft)
-    peaks = {"residual": 0.0, "inner": 0.0}
-    features = np.zeros(shape.taps * shape.hidden, np.float32)
-    reference = ReferenceDraft(shape, tensors, np.float32)
-    for cycle in cycles:
-        if cycle.starts:
-            reference = ReferenceDraft(shape, tensors, np.float32)
-        start = reference.keys[0].shape[1]
-        end, rows = start + len(cycle.features), len(cycle.block)
-        reference.extend(cycle.features, *tables(np.arange(start, end)))
-        trace = reference(cycle.block, *tables(np.arange(end, end + rows)), masks(shape, end, rows))
-        features = np.maximum(features, np.abs(cycle.features).max(axis=0, initial=0))
-        peaks = {name: max(peak, trace.peaks[name]) for name, peak in peaks.items()}
-    peaks_all = {**peaks, "features": float(features.max())}
-    return choose(peaks, features), {name: round(peak, 1) for name, peak in peaks_all.items()}

@@ -12,7 +12,7 @@ import json
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -98,10 +98,7 @@ def compile_draft(
         jobs += [
             (f"head-{index}", partial(_head, *head, index)) for index in range(len(head[0].parts))
         ]
-    made = folder.with_name(folder.name + ".partial")
-    try:
-        shutil.rmtree(made, ignore_errors=True)
-        made.mkdir(parents=True)
+    with _replacing(folder) as made:
         for done, (name, build) in enumerate(jobs):
             tell(done, len(jobs), name)
             _save(build, made / f"{name}.mlpackage")
@@ -110,14 +107,26 @@ def compile_draft(
             None if head is None else head[0], _tools(), errors,
         )  # fmt: skip
         plans.write(plan, made)
+    tell(len(jobs), len(jobs), "done")
+    return plan
+
+
+@contextlib.contextmanager
+def _replacing(folder: Path) -> Iterator[Path]:
+    """A folder to write to that takes the place of another one if all goes well."""
+    made = folder.with_name(folder.name + ".partial")
+    try:
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir(parents=True)
+        yield made
         shutil.rmtree(folder, ignore_errors=True)
         made.rename(folder)
     except OSError as failure:
         raise CacheDirError(f"{folder} cannot be written: {failure}") from failure
     except KeyError as missing:
         raise CheckpointError(f"the draft has no tensor {missing}") from missing
-    tell(len(jobs), len(jobs), "done")
-    return plan
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
 
 
 def _check_folder(folder: Path) -> None:

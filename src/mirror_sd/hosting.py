@@ -38,7 +38,8 @@ def place(
         draft: the MLX draft that the programs were compiled from.
         folder: where the programs lie.
         kind: auto is Core ML on a Mac, and elsewhere the emulator, with a notice.
-        context: width of the cached context; None: the widest that was compiled.
+        context: width of the cached context; None: the narrowest that was compiled, since
+            coremltools copies and converts all of it in every call.
         load_seconds: how long loading may take.
         call_seconds: how long a call may take.
 
@@ -50,7 +51,7 @@ def place(
     """
     plan = plans.read(folder)
     plan.check_draft(fingerprint(draft.name))
-    bucket = plan.bucket(context or max(bucket.context for bucket in plan.buckets))
+    bucket = plan.bucket(context or min(bucket.context for bucket in plan.buckets))
     size = draft.model.config.block_size
     if bucket.block < size:
         raise PairingError(

@@ -95,17 +95,19 @@ def head_rows(target: TargetModel) -> Rows:
 
 
 def rope_tables(draft: DFlashDraft) -> Tables:
-    """RoPE's cosines and sines at positions, read off the draft's own: of any kind of scaling.
+    """RoPE's cosines and sines at positions, by the draft's own frequencies, of any kind of scaling.
 
-    Turning (1, 0) by an angle gives (cos, sin), with the factor that some kinds put on both.
+    Turning (1, 0) by an angle gives (cos, sin), times the factor that some kinds put on both; at
+    position 1 the angle is the frequency. The tables themselves need no MLX: they are made in the
+    thread that waits for the device.
     """
     rope, half = draft.layers[0].self_attn.rope, draft.config.head_dim // 2
     probe = mx.concatenate([mx.ones((1, 1, 1, half)), mx.zeros((1, 1, 1, half))], axis=-1)
+    turned = np.array(rope(probe, offset=1)).astype(np.float64).reshape(2, half)
+    frequencies, factor = np.arctan2(turned[1], turned[0]), np.hypot(turned[0], turned[1])
 
     def tables(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        start, stop = int(positions.min(initial=0)), int(positions.max(initial=0)) + 1
-        turned = np.array(rope(mx.repeat(probe, stop - start, axis=2), offset=start))[0, 0]
-        rows = turned[positions - start]
-        return rows[:, :half], rows[:, half:]
+        angles = positions[:, None] * frequencies
+        return factor * np.cos(angles), factor * np.sin(angles)
 
     return tables

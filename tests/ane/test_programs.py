@@ -11,7 +11,7 @@ from mirror_sd.ane import plan as plans
 from mirror_sd.ane import reader
 from mirror_sd.ane.calibration import Calibration
 from mirror_sd.ane.hardware import PRESETS
-from mirror_sd.ane.host import HostedDraft, Ring, branches
+from mirror_sd.ane.host import HostedDraft, Ring
 from mirror_sd.ane.parts import MLP, split
 from mirror_sd.ane.reference import ReferenceDraft
 from mirror_sd.ane.shapes import Bucket, DraftShape, aligned
@@ -183,16 +183,11 @@ def test_branches_do_not_see_each_other(tmp_path):
         features,
         blocks.reshape(10, 64),
         np.concatenate([np.arange(start, start + 5) for start in starts]),
-        branches([5, 5]),
+        np.kron(np.eye(2, dtype=bool), np.ones((5, 5), bool)),
     )
     for index, start in enumerate(starts):
         alone = hosted(tmp_path / "p", plan)(features, blocks[index], np.arange(start, start + 5))
         assert np.allclose(together[index * 5 : index * 5 + 5], alone, atol=2e-2)
-
-
-def test_branches_mask():
-    assert branches([2, 1]).astype(int).tolist() == [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
-    assert branches([2, 1], causal=True).astype(int).tolist() == [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
 
 
 def test_features_beyond_one_call_are_absorbed(tmp_path):

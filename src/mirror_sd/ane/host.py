@@ -107,8 +107,8 @@ class HostedDraft:
             features: [n, taps * hidden] of committed tokens, n at most the bucket's `new`.
             block: [b, hidden] embedded, b at most the bucket's `block`.
             positions: [b] of the block's rows; None counts on from the context.
-            seen: [b, b] which rows of the block each row sees, for branches; None: as the
-                draft's layers do.
+            seen: [b, b] which rows of the block each row may see, for branches; None: all, in
+                causal layers those up to itself.
 
         Returns:
             Hidden states [b, hidden] after the final norm, in fp32.
@@ -164,20 +164,13 @@ class HostedDraft:
         if kind == SLIDING:
             assert self.shape.window is not None
             visible = visible & (positions[:, None] - held < self.shape.window)
-        if seen is None:
-            causal = self.shape.causal[self.shape.layer_of(kind)]
-            seen = np.tril(np.ones((rows, rows), bool)) if causal else np.ones((rows, rows), bool)
+        own = np.ones((rows, rows), bool) if seen is None else seen
+        if self.shape.causal[self.shape.layer_of(kind)]:
+            own = np.tril(own)
         mask = np.full((1, 1, bucket.block, bucket.keys), HIDDEN_SCORE, F16)
         mask[0, 0, :rows, : visible.shape[1]][visible] = 0
-        mask[0, 0, :rows, visible.shape[1] : visible.shape[1] + rows][seen] = 0
+        mask[0, 0, :rows, visible.shape[1] : visible.shape[1] + rows][own] = 0
         return mask
-
-
-def branches(lengths: Sequence[int], causal: bool = False) -> np.ndarray:
-    """[b, b] which rows see which, for branches of a block that do not see each other."""
-    owner = np.repeat(np.arange(len(lengths)), lengths)
-    same = owner[:, None] == owner[None]
-    return np.tril(same) if causal else same
 
 
 def _columns(rows: np.ndarray, width: int) -> np.ndarray:

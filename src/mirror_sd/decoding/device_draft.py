@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import mlx.core as mx
@@ -29,12 +30,14 @@ class DeviceDraft:
         self.config, self.select = draft.config, draft.select
         self.failed = False
         self._draft, self._make, self._window = draft, make, window
+        self._lane = ThreadPoolExecutor(1, "draft")  # the device takes one call at a time
 
     def make_context(self, window: int | None = None, sinks: int = 0) -> Sequence[Any]:
         """An empty context. It holds what the device was compiled for: `window` and `sinks` are not
         looked at.
         """
-        return [_Context(self._draft, None if self.failed else self._make(), self._window)]
+        hosted = None if self.failed else self._make()
+        return [_Context(self._draft, hosted, self._window, self._wait)]
 
     def extend(self, features: mx.array, context: Any) -> None:
         """Keep features [1, n, taps * H] for the next block."""
@@ -50,12 +53,46 @@ class DeviceDraft:
                 self._give_up(error)
         return self._draft(embedded, one.on_mlx())
 
+    def ahead(
+        self, embedded: mx.array, positions: np.ndarray, seen: np.ndarray, context: Any
+    ) -> Future[np.ndarray]:
+        """Draft while something else runs.
+
+        Args:
+            embedded: [1, b, H], computed already.
+            positions: [b], counted from the end of the context.
+            seen: [b, b] which rows each row sees.
+            context: as of `make_context`.
+
+        Returns:
+            Hidden states [b, H], or what went wrong.
+        """
+        (one,) = context
+        assert one.hosted is not None
+        features, block = one.take(), self._numpy(embedded)
+        return self._lane.submit(_draft_behind, one.hosted, features, block, positions, seen)
+
+    def prepare(self, context: Any) -> None:
+        """Have the features at hand: later, reading them would wait for all that is queued."""
+        context[0].prepare()
+
+    def give_up(self, error: DeviceError) -> None:
+        """Let the MLX draft take over, and say so."""
+        if not self.failed:
+            self._give_up(error)
+
     def _on_device(self, embedded: mx.array, context: _Context) -> mx.array:
         assert context.hosted is not None
-        block = np.array(self._draft.enter(embedded)[0].astype(mx.float32))
-        features = context.hosted.absorb(context.take())
-        hidden = context.hosted(features, block)
+        block = self._numpy(embedded)
+        hidden = self._lane.submit(_draft_behind, context.hosted, context.take(), block).result()
         return mx.array(hidden)[None].astype(self._draft.fc_dtype)
+
+    def _wait(self) -> None:
+        """Until the device is idle: what it works on must not be changed."""
+        self._lane.submit(int).result()
+
+    def _numpy(self, embedded: mx.array) -> np.ndarray:
+        return np.array(self._draft.enter(embedded)[0].astype(mx.float32))
 
     def _give_up(self, error: DeviceError) -> None:
         self.failed = True
@@ -67,12 +104,32 @@ class DeviceDraft:
         )
 
 
+def _draft_behind(
+    hosted: Hosted,
+    features: np.ndarray,
+    block: np.ndarray,
+    offsets: np.ndarray | None = None,
+    seen: np.ndarray | None = None,
+) -> np.ndarray:
+    """Hidden states [b, H] of a block behind the context and these features."""
+    rest = hosted.absorb(features)
+    positions = None if offsets is None else offsets + hosted.length + len(rest)
+    return hosted(rest, block, positions, seen)
+
+
 class _Context:
     """One text's, on the device, or in MLX once that has failed."""
 
-    def __init__(self, draft: DFlashDraft, hosted: Hosted | None, window: int):
+    def __init__(
+        self,
+        draft: DFlashDraft,
+        hosted: Hosted | None,
+        window: int,
+        wait: Callable[[], None] = lambda: None,
+    ):
         self.hosted = hosted
-        self._draft, self._window = draft, window
+        self._draft, self._window, self._wait = draft, window, wait
+        self._ready: np.ndarray | None = None
         self._caches: list[ContextCache] | None = None
         # Features in pieces, the latest last: those that the device holds, and those it does not.
         self._given: deque[mx.array] = deque()
@@ -93,21 +150,30 @@ class _Context:
             self._draft.extend(features, self._caches)
         else:
             self._waiting.append(features)
+            self._ready = None
 
     def take(self) -> np.ndarray:
         """Features [n, taps * H] that the device was not given; they count as given."""
-        waiting, self._waiting = self._waiting, []
-        if not waiting:
+        self.prepare()
+        ready, self._ready, waiting, self._waiting = self._ready, None, self._waiting, []
+        if ready is None:
             return np.zeros((0, len(self._draft.config.taps) * self._draft.config.hidden_size))
-        self._given.append(mx.concatenate(waiting, axis=1))
+        self._given += waiting
         held = sum(map(_rows, self._given))
         while held - _rows(self._given[0]) >= self._window:
             held -= _rows(self._given.popleft())
-        return np.array(self._given[-1][0].astype(mx.float32))
+        return ready
+
+    def prepare(self) -> None:
+        """Read what `take` will give."""
+        if self._waiting and self._ready is None:
+            self._waiting = [mx.concatenate(self._waiting, axis=1)]
+            self._ready = np.array(self._waiting[0][0].astype(mx.float32))
 
     def on_mlx(self) -> list[ContextCache]:
         """The context in MLX, made of what is remembered."""
         if self._caches is None:
+            self._wait()
             self._caches = self._draft.make_context(self._window)
             pieces = [*self._given, *self._waiting]
             for cache in self._caches:
@@ -124,6 +190,8 @@ class _Context:
             for cache in self._caches:
                 cache.trim_to(min(length, cache.length))
             return
+        self._wait()
+        self._ready = None
         for pieces in (self._waiting, self._given):
             while gone and pieces:
                 last = pieces.pop()

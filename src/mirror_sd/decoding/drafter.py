@@ -45,6 +45,9 @@ class Drafter(Protocol):
     def propose(self, anchor: int, length: int, draw: Draw) -> Proposal:
         """`length` >= 1 tokens, chosen by `draw`, to follow the last certain one, the anchor."""
 
+    def meanwhile(self, drafted: Sequence[int]) -> None:
+        """These of its tokens are being verified, and until that is done nothing is asked of it."""
+
     def trim_to(self, length: int) -> None:
         """Forget all committed tokens behind the first `length`."""
 
@@ -137,6 +140,9 @@ class DFlashDrafter:
         logits, ids = self._head(scaled, config.logit_softcap)  # the head is linear
         chosen = self._draft.select(hidden, logits, anchor, draw, ids)
         return Proposal(chosen.tokens, chosen.scores, chosen.candidates)
+
+    def meanwhile(self, drafted: Sequence[int]) -> None:
+        """It runs where the target runs: nothing."""
 
     def trim_to(self, length: int) -> None:
         """Shorten every layer's context."""

@@ -54,6 +54,9 @@ class NgramDrafter:
         """The continuation; it has no scores, so `draw` has no say."""
         return Proposal(mx.array(self._continuation(anchor, length)))
 
+    def meanwhile(self, drafted: Sequence[int]) -> None:
+        """Nothing to prepare."""
+
     def trim_to(self, length: int) -> None:
         """Forget tokens; the index is built anew."""
         if length < len(self._tokens):

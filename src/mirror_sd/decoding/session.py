@@ -192,6 +192,8 @@ class Session:
         if certain and not len(proposal):
             decision = decision.final()
         drafted_at = dispatch(proposal.tokens, [*decision.arrays, verification.features])
+        if plan.source is not None:
+            self.drafters[plan.source].meanwhile(proposal.tokens.tolist())
         return Flight(
             plan, proposal, confidences, verification, scores, decision, drafted_at,
             redone=redone,

@@ -36,8 +36,16 @@ class Hosted(Protocol):
     def absorb(self, features: np.ndarray) -> np.ndarray:
         """Take in all but the last call's worth of features [n, taps * H]; the rest is returned."""
 
-    def __call__(self, features: np.ndarray, block: np.ndarray) -> np.ndarray:
-        """Commit features [n, taps * H]; hidden states [b, H] of an embedded block."""
+    def __call__(
+        self,
+        features: np.ndarray,
+        block: np.ndarray,
+        positions: np.ndarray | None = None,
+        seen: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Commit features [n, taps * H]; hidden states [b, H] of an embedded block. Its rows stand
+        at `positions` and see each other as `seen` [b, b] says; None: as in a plain block.
+        """
 
     def trim_to(self, length: int) -> None:
         """Forget the positions behind the first `length`."""

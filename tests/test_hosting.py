@@ -12,6 +12,8 @@ import mirror_sd
 from mirror_sd import load, stream_generate
 from mirror_sd.api import make_session
 from mirror_sd.cli.main import app
+from mirror_sd.decoding.drafter import DFlashDrafter
+from mirror_sd.decoding.mirrored import MirroredDrafter
 from mirror_sd.devices.device import DeviceError
 from mirror_sd.errors import Notice, PairingError, PromptError, UnsupportedError
 from mirror_sd.hosting import place
@@ -50,6 +52,7 @@ def test_the_text_is_plain_decodings(base):
     wanted = answer(plain, tokenizer)
     assert answer(placed, tokenizer, block_size=4) == wanted
     assert answer(placed, tokenizer) == wanted
+    assert answer(placed, tokenizer, block_size=4, mirror=False) == wanted
     assert not placed.draft.placed.failed
     by_mlx, _ = load(*names)
     drafted = [
@@ -57,6 +60,14 @@ def test_the_text_is_plain_decodings(base):
         for pair in (placed, by_mlx)
     ]
     assert drafted[0] == pytest.approx(drafted[1], abs=1)
+
+
+def test_it_is_mirrored_unless_told_otherwise(base):
+    names = str(base / "target"), str(base / "draft")
+    pair, _ = load(*names, programs=base / "programs", device="emulator")
+    assert type(make_session(pair).drafters["dflash"]) is MirroredDrafter
+    assert type(make_session(pair, mirror=False).drafters["dflash"]) is DFlashDrafter
+    assert type(make_session(load(*names)[0]).drafters["dflash"]) is DFlashDrafter
 
 
 def test_auto_says_that_it_emulates(base):

@@ -24,6 +24,7 @@ from .decoding.adaptive import AdaptiveLength
 from .decoding.draft_vocab import choose
 from .decoding.drafter import DFlashDrafter, Drafter
 from .decoding.length import FixedLength, LengthPolicy
+from .decoding.mirrored import MirroredDrafter
 from .decoding.ngram import NgramDrafter
 from .decoding.output import Output
 from .decoding.profile import Profile
@@ -53,6 +54,7 @@ class SessionSettings(TypedDict, total=False):
     draft_window: int | None
     draft_vocab: int | Literal["auto", "full"]
     exact: bool
+    mirror: bool
     sampling: SamplingSettings | None
 
 
@@ -151,6 +153,7 @@ def make_session(
     draft_window: int | None = None,
     draft_vocab: int | Literal["auto", "full"] = "auto",
     exact: bool = False,
+    mirror: bool = True,
     sampling: SamplingSettings | None = None,
     drafters: Sequence[Drafter] | None = None,
     policy: LengthPolicy | None = None,
@@ -168,6 +171,8 @@ def make_session(
             says, it ranks tokens by that and takes the size that pays most here.
         exact: the text is plain decoding's even where rounding decides between nearly equal
             tokens; before such a choice, drafted tokens are run again one by one.
+        mirror: a draft on a device of its own also drafts while the target verifies, behind the
+            likeliest outcomes; without such a device it means nothing.
         sampling: how tokens are drawn; None is greedy decoding.
         drafters: replace the pair's own draft and the n-gram drafter.
         policy: replaces the length policy.
@@ -180,7 +185,7 @@ def make_session(
     if policy is None and block_size is None:
         profile = _profile(model, draft_vocab)
     if drafters is None:
-        drafters = _drafters(model, block_size, draft_window, draft_vocab, profile)
+        drafters = _drafters(model, block_size, draft_window, draft_vocab, mirror, profile)
     longest = max((drafter.longest for drafter in drafters), default=0)
     if block_size is not None and not 1 <= block_size <= longest + 1:
         raise PromptError(
@@ -198,6 +203,7 @@ def _drafters(
     block_size: int | None,
     draft_window: int | None,
     draft_vocab: int | str,
+    mirror: bool,
     profile: Profile | None,
 ) -> list[Drafter]:
     """The pair's draft; and copying from the context, where the policy may choose."""
@@ -209,9 +215,11 @@ def _drafters(
             "compile with another --context"
         )
     head = _draft_head(model, draft_vocab, profile or Profile())
-    draft = DFlashDrafter(
-        model.draft.placed or model.draft.model, model.target, draft_window, head=head
-    )
+    placed = model.draft.placed
+    if placed is not None and mirror:
+        draft: DFlashDrafter = MirroredDrafter(placed, model.target, head)
+    else:
+        draft = DFlashDrafter(placed or model.draft.model, model.target, draft_window, head=head)
     return [draft] if block_size else [draft, NgramDrafter(draft.longest)]
 
 

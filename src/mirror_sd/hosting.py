@@ -68,6 +68,7 @@ def place(
         draft.model,
         lambda: HostedDraft(plan.shape, bucket, plan.parts, plan.calibration, tables, device),
         bucket.context,
+        bucket.block,
     )
 
 

@@ -95,7 +95,7 @@ def head_rows(target: TargetModel) -> Rows:
 
 
 def rope_tables(draft: DFlashDraft) -> Tables:
-    """RoPE's cosines and sines at positions, by the draft's own frequencies, of any kind of scaling.
+    """RoPE's cosines and sines at positions, by the draft's own frequencies, whatever scales them.
 
     Turning (1, 0) by an angle gives (cos, sin), times the factor that some kinds put on both; at
     position 1 the angle is the frequency. The tables themselves need no MLX: they are made in the

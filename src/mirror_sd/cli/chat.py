@@ -36,6 +36,7 @@ def chat(
     draft_bits: options.Bits = None,
     programs: options.Programs = None,
     device: options.Device = options.DeviceKind.auto,
+    mirror: options.Mirror = True,
     dtype: options.Dtype = options.DtypeChoice.auto,
 ) -> None:
     """Talk with a model. Caches are kept, so each turn costs only its new tokens."""
@@ -48,6 +49,7 @@ def chat(
         block_size=block_size,
         draft_window=draft_window,
         draft_vocab=options.draft_vocab(draft_vocab),
+        mirror=mirror,
         sampling=settings,
     )
     opening = [{"role": "system", "content": system}] if system is not None else []

@@ -49,6 +49,7 @@ def generate(
     draft_bits: options.Bits = None,
     programs: options.Programs = None,
     device: options.Device = options.DeviceKind.auto,
+    mirror: options.Mirror = True,
     dtype: options.Dtype = options.DtypeChoice.auto,
 ) -> None:
     """Answer one prompt and say how fast it was."""
@@ -82,6 +83,7 @@ def generate(
         block_size=block_size,
         draft_window=draft_window,
         draft_vocab=options.draft_vocab(draft_vocab),
+        mirror=mirror,
         exact=exact,
         sampling=settings,
     )

@@ -70,6 +70,13 @@ Device = Annotated[
         "[bold]auto[/]."
     ),
 ]
+Mirror = Annotated[
+    bool,
+    typer.Option(
+        "--mirror/--no-mirror",
+        help="With --programs: also draft while the target verifies, behind likely outcomes.",
+    ),
+]
 Exact = Annotated[
     bool,
     typer.Option(

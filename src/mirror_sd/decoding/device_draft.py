@@ -24,10 +24,11 @@ class DeviceDraft:
         draft: the MLX draft; embeds blocks, selects tokens, and takes over.
         make: gives an empty context on the device.
         window: positions that the device's context holds; so many are remembered for the MLX draft.
+        room: positions of a block that one call holds.
     """
 
-    def __init__(self, draft: DFlashDraft, make: Callable[[], Hosted], window: int):
-        self.config, self.select = draft.config, draft.select
+    def __init__(self, draft: DFlashDraft, make: Callable[[], Hosted], window: int, room: int = 64):
+        self.config, self.select, self.room = draft.config, draft.select, room
         self.failed = False
         self._draft, self._make, self._window = draft, make, window
         self._lane = ThreadPoolExecutor(1, "draft")  # the device takes one call at a time

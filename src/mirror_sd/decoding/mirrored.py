@@ -69,7 +69,6 @@ class MirroredDrafter(DFlashDrafter):
     Args:
         draft: on a device.
         target: whose embedding and head it borrows.
-        room: positions that one call holds.
         head: see `DFlashDrafter`.
         branches: outcomes to draft behind at most.
     """
@@ -78,14 +77,13 @@ class MirroredDrafter(DFlashDrafter):
         self,
         draft: DeviceDraft,
         target: TargetModel,
-        room: int,
         head: DraftHead | None = None,
         branches: int = 16,
     ):
         super().__init__(draft, target, head=head)
         self.tally = Tally()
         self._device = draft
-        self._room, self._branches = room, branches
+        self._branches = branches
         # Embedding branches must not queue behind the verify.
         self._beside = mx.new_stream(mx.default_device())
         self._survival = np.full(self.longest, 0.5)
@@ -135,7 +133,7 @@ class MirroredDrafter(DFlashDrafter):
         ]
         found = likeliest(self._anchor, drafted, guesses, survival, self._branches)
         config = self._draft.config
-        layout = lay_out(found, self.longest, config.mask_token_id, self._room)
+        layout = lay_out(found, self.longest, config.mask_token_id, self._device.room)
         if not layout.branches:
             return
         with mx.stream(self._beside):

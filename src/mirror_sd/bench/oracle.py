@@ -1,0 +1,68 @@
+"""A device's draft that knows the text and takes a set time: what a schedule gains."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import mlx.core as mx
+import numpy as np
+
+from ..models.target import TargetModel
+
+
+def head_directions(target: TargetModel) -> np.ndarray:
+    """The head's rows [V, H] in fp32, each of length 1: a row's own logit is its largest."""
+    rows = np.array(target.head_rows(mx.arange(target.vocab_size))[0].astype(mx.float32))
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+class Oracle:
+    """Looks up what comes behind each position, and is wrong at chosen ones.
+
+    Args:
+        text: all tokens, the prompt's first.
+        directions: of the head, see `head_directions`.
+        wrong: whether it is wrong at a position.
+        seconds: that a call takes, in which nothing is computed.
+    """
+
+    def __init__(
+        self,
+        text: Sequence[int],
+        directions: np.ndarray,
+        wrong: Callable[[int], bool] = lambda place: False,
+        seconds: float = 0.0,
+    ):
+        self.length = 0
+        self.intervals: list[tuple[float, float, bool]] = []  # and whether it was a call ahead
+        self._text, self._directions = text, directions
+        self._wrong, self._seconds = wrong, seconds
+
+    def absorb(self, features: np.ndarray) -> np.ndarray:
+        """It needs no features."""
+        return features
+
+    def trim_to(self, length: int) -> None:
+        """Positions are all it keeps."""
+        self.length = length
+
+    def __call__(
+        self,
+        features: np.ndarray,
+        block: np.ndarray,
+        positions: np.ndarray | None = None,
+        seen: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Hidden states [b, H] whose logits are the largest for what comes next."""
+        start = time.perf_counter()
+        self.length += len(features)
+        places = self.length + np.arange(len(block)) if positions is None else positions
+        tokens = [self._token(int(place)) for place in places]
+        time.sleep(max(0.0, self._seconds - (time.perf_counter() - start)))
+        self.intervals.append((start, time.perf_counter(), seen is not None))
+        return 50 * self._directions[tokens]
+
+    def _token(self, place: int) -> int:
+        token = self._text[place] if place < len(self._text) else 0
+        return (token + 1) % len(self._directions) if self._wrong(place) else token

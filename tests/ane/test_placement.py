@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from types import SimpleNamespace
 
-from mirror_sd.ane.placement import Placement, placements, shares
+from rich.console import Console
+
+from mirror_sd.ane.placement import Placement, placements
+from mirror_sd.cli.ane import _placements
 
 
 class MLNeuralEngineComputeDevice: ...
@@ -48,4 +52,8 @@ def test_operations_and_where_they_go():
         Placement("y", "ios18.conv", "Neural Engine", ("Neural Engine", "CPU"), 0.75),
         Placement("p", "ios18.softmax", "CPU", ("CPU",), None),
     ]
-    assert shares(found) == {"Neural Engine": 1, "CPU": 1}
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(_placements(found, "part-0 main"))
+    text = console.export_text()
+    assert "Neural Engine: 1, CPU: 1" in text
+    assert "75.0%" in text

@@ -34,6 +34,7 @@ def compiled(pair, tmp_path_factory):
     assert "b32_n32_c512" in result.stdout
     assert "largest values seen" in result.stderr
     assert "Error of stored weights" in result.stdout
+    assert "expected on the Neural Engine: all of it" in result.stdout
     return out
 
 

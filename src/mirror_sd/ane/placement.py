@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,8 +78,3 @@ def device(one: Any) -> str:
     names = {"NeuralEngine": "Neural Engine", "GPU": "GPU", "CPU": "CPU"}
     kind = type(one).__name__
     return next((short for key, short in names.items() if key in kind), kind)
-
-
-def shares(found: list[Placement]) -> Counter[str]:
-    """How many operations go to each device."""
-    return Counter(placement.preferred for placement in found)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +16,7 @@ from ..ane.lint import Family
 from . import options, view
 
 if TYPE_CHECKING:
+    from ..ane.placement import Placement
     from ..bench.emulated import Programs
     from ..bench.emulation import Agreement
     from ..models.loading import Pair
@@ -137,8 +140,7 @@ def placement(folder: Folder, context: Context = None, report: Report = None) ->
         wanted = [n for n in functions if context is None or n.endswith((f"c{context}", "head"))]
         for name in wanted:
             found = planner.plan(package, name)
-            shares = ", ".join(f"{count} {place}" for place, count in planner.shares(found).items())
-            view.out.print(f"{package.name} {name}: {shares}")
+            view.out.print(_placements(found, f"{package.name} {name}"))
             rows += [{"package": package.name, "function": name, **vars(one)} for one in found]
     _write(report, rows)
 
@@ -176,6 +178,22 @@ def _findings(rows: list[dict[str, Any]]) -> Table:
             f"{found[0]['what']}. {rules[rule].text}",
             rules[rule].source,
         )
+    return table
+
+
+def _placements(found: Sequence[Placement], title: str) -> Table:
+    """Operations of one type that go to one device, in a row."""
+    groups: dict[tuple[str, str], list[Placement]] = {}
+    for one in found:
+        groups.setdefault((one.preferred, one.type), []).append(one)
+    table = Table(title=title)
+    for column in ("device", "operation", "count", "share of the cost", "for example"):
+        table.add_column(column)
+    for (device, kind), members in sorted(groups.items()):
+        cost = sum(one.cost or 0.0 for one in members)
+        table.add_row(device, kind, str(len(members)), f"{cost:.1%}", members[0].operation)
+    shares = Counter(one.preferred for one in found)
+    table.caption = ", ".join(f"{place}: {count}" for place, count in shares.most_common())
     return table
 
 

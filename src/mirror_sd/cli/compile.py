@@ -138,9 +138,11 @@ def _summary(plan: Plan, folder: Path) -> Table:
     table = Table(title=f"{folder}: {plan.scheme}, {len(plan.parts)} program(s)")
     for column in ("part", "function", "operations", "weights", "errors", "warnings"):
         table.add_column(column, justify="left" if column in ("part", "function") else "right")
+    off = 0
     for package in plan.packages(folder):
         for name, function in reader.read(package).items():
             levels = [finding.level for finding in lint.lint(function)]
+            off += levels.count(lint.Level.error)
             table.add_row(
                 package.stem,
                 name,
@@ -149,6 +151,11 @@ def _summary(plan: Plan, folder: Path) -> Table:
                 str(levels.count(lint.Level.error)),
                 str(levels.count(lint.Level.warning)),
             )
+    table.caption = (
+        f"expected off the Neural Engine: {off} operations, see mirror-sd ane lint"
+        if off
+        else "expected on the Neural Engine: all of it, by the rules of mirror-sd ane lint"
+    )
     return table
 
 

@@ -21,7 +21,7 @@ import mirror_sd
 from mirror_sd.bench import environment, prompts
 
 # isort: split
-from mirror_sd.bench.oracle import Oracle, head_directions
+from mirror_sd.bench.oracle import Directions, Oracle
 from mirror_sd.decoding import plain
 from mirror_sd.decoding.acceptance import GreedyAcceptance
 from mirror_sd.decoding.device_draft import DeviceDraft
@@ -88,7 +88,7 @@ def main() -> None:
     pair, tokenizer = mirror_sd.load("demo")
     prompt = prompts.builtin(1)[0].encode(tokenizer)
     text = plain.run(pair.target, tokenizer, prompt, settings.tokens).tokens
-    directions = head_directions(pair.target)
+    directions = Directions(pair.target)
     print("\n".join(f"{label}: {value}" for label, value in environment.describe().items()))
     columns = ("wrong at", "draft over verify", "hits", "overlap", "speed over serial", "bound")
     print(f"\n| {' | '.join(columns)} | identical |\n|{'---|' * (len(columns) + 1)}")
@@ -98,6 +98,7 @@ def main() -> None:
             pair, prompt, [*prompt, *text], directions, every, seconds, settings.length, mirror
         )
 
+    run(0, 0.0, True)  # warm-up; it also finds the directions
     verify = run(0, 0.0, False).verify
     for every in (0, 7, 3):
         for share in (0.2, 0.5, 1.0):

@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from mirror_sd.bench.oracle import Oracle, head_directions
+from mirror_sd.bench.oracle import Directions, Oracle
 from mirror_sd.decoding.acceptance import GreedyAcceptance, SharedNoiseAcceptance
 from mirror_sd.decoding.device_draft import DeviceDraft
 from mirror_sd.decoding.length import FixedLength
@@ -37,7 +37,7 @@ def draft():
 
 @pytest.fixture(scope="module")
 def head(target):
-    return head_directions(target)
+    return Directions(target)
 
 
 def run(session, tokens=TOKENS):

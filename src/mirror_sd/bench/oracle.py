@@ -10,11 +10,31 @@ import numpy as np
 
 from ..models.target import TargetModel
 
+TRIES = 200
 
-def head_directions(target: TargetModel) -> np.ndarray:
-    """The head's rows [V, H] in fp32, each of length 1: a row's own logit is its largest."""
-    rows = np.array(target.head_rows(mx.arange(target.vocab_size))[0].astype(mx.float32))
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+class Directions:
+    """For tokens, hidden states [H] whose likeliest token they are by a target's head."""
+
+    def __init__(self, target: TargetModel):
+        self._rows = np.array(target.head_rows(mx.arange(target.vocab_size))[0].astype(mx.float32))
+        self._known: dict[int, np.ndarray] = {}
+        self.vocabulary, self.hidden = self._rows.shape
+
+    def __call__(self, token: int) -> np.ndarray:
+        """Its own row of the head, turned away from rows that score more: a perceptron's steps."""
+        if token not in self._known:
+            own = self._rows[token]
+            found = own / np.linalg.norm(own)
+            for _ in range(TRIES):
+                scores = self._rows @ found
+                rival = int(scores.argmax())
+                if rival == token:
+                    break
+                away = own - self._rows[rival]
+                found = found + away / np.linalg.norm(away)
+            self._known[token] = 50 * found / np.linalg.norm(found)
+        return self._known[token]
 
 
 class Oracle:
@@ -22,7 +42,7 @@ class Oracle:
 
     Args:
         text: all tokens, the prompt's first.
-        directions: of the head, see `head_directions`.
+        directions: of the target's head.
         wrong: whether it is wrong at a position.
         seconds: that a call takes, in which nothing is computed.
     """
@@ -30,7 +50,7 @@ class Oracle:
     def __init__(
         self,
         text: Sequence[int],
-        directions: np.ndarray,
+        directions: Directions,
         wrong: Callable[[int], bool] = lambda place: False,
         seconds: float = 0.0,
     ):
@@ -61,8 +81,8 @@ class Oracle:
         tokens = [self._token(int(place)) for place in places]
         time.sleep(max(0.0, self._seconds - (time.perf_counter() - start)))
         self.intervals.append((start, time.perf_counter(), seen is not None))
-        return 50 * self._directions[tokens]
+        return np.stack([self._directions(token) for token in tokens]).astype(np.float32)
 
     def _token(self, place: int) -> int:
         token = self._text[place] if place < len(self._text) else 0
-        return (token + 1) % len(self._directions) if self._wrong(place) else token
+        return (token + 1) % self._directions.vocabulary if self._wrong(place) else token

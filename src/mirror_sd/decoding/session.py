@@ -191,9 +191,12 @@ class Session:
         decision = self.acceptance(scores, proposal, len(known))
         if certain and not len(proposal):
             decision = decision.final()
-        drafted_at = dispatch(proposal.tokens, [*decision.arrays, verification.features])
-        if plan.source is not None:
-            self.drafters[plan.source].meanwhile(proposal.tokens.tolist())
+        drafter = self.drafters.get(plan.source or "")
+        drafted_at = dispatch(
+            proposal.tokens,
+            [*decision.arrays, verification.features],
+            drafter.meanwhile if drafter else lambda tokens: None,
+        )
         return Flight(
             plan, proposal, confidences, verification, scores, decision, drafted_at,
             redone=redone,

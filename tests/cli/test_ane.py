@@ -60,7 +60,12 @@ def test_emulating_it(compiled, pair, tmp_path):
     found = content["acceptance"]
     assert found["emulated"] == pytest.approx(found["mlx"], rel=0.05)
     assert content["head"] > 0.8
-    for text in ("worst cosine", "Largest values", "acceptance length", "the same likeliest token"):
+    for text in (
+        "worst block's",
+        "Largest values",
+        "acceptance length",
+        "the same likeliest token",
+    ):
         assert text in result.stdout
 
 

@@ -6,7 +6,8 @@ through linear maps, so each can be held at a power-of-two fraction of its value
 
 A few channels of the features are hundreds of times larger than the others: targets keep massive
 activations in them. Rounding the weights that meet them to 8 bits would cost more than all other
-rounding together, so these columns of `fc` stay in fp16 (the idea of LLM.int8, arXiv 2208.07339).
+rounding together, so the columns of `fc` for the largest quarter of the channels stay in fp16 (the
+idea of LLM.int8, arXiv 2208.07339).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 # int8-weight operations were seen to saturate at activations beyond 4094 on several chips (see
 # docs/ane.md); half of that leaves room for text that calibration has not seen.
 LIMIT = 2047.0
-OUTLIERS = 128  # channels of the features whose weights stay in fp16
+OUTLIERS = 1 / 4  # share of the features' channels whose weights stay in fp16
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def choose(peaks: Mapping[str, float], features: np.ndarray) -> Calibration:
         peaks: largest absolute values of "residual" and "inner".
         features: [channels] largest absolute values.
     """
-    largest = np.sort(np.argsort(-features, kind="stable")[: min(OUTLIERS, len(features) // 4)])
+    largest = np.sort(np.argsort(-features, kind="stable")[: int(OUTLIERS * len(features))])
     return Calibration(
         _fraction(peaks["residual"]),
         _fraction(float(features.max(initial=0))),

@@ -30,21 +30,25 @@ class Agreement:
     cosines: list[float] = field(default_factory=list)
     largest: float = 0.0
     scale: float = 0.0
+    _products: np.ndarray = field(default_factory=lambda: np.zeros(3))
 
     def note(self, got: np.ndarray, wanted: np.ndarray) -> None:
         """Take in rows [b, H]."""
         self.cosines.append(cosine(got, wanted))
+        x, y = got.astype(np.float64).ravel(), wanted.astype(np.float64).ravel()
+        self._products += [x @ y, x @ x, y @ y]
         self.largest = max(self.largest, float(np.abs(got - wanted).max()))
         self.scale = max(self.scale, float(np.abs(wanted).max()))
 
     @property
-    def mean(self) -> float:
-        """The mean cosine."""
-        return float(np.mean(self.cosines)) if self.cosines else -1.0
+    def cosine(self) -> float:
+        """Of all rows of all blocks together."""
+        both, x, y = self._products
+        return float(both / np.sqrt(x * y)) if x * y > 0 else -1.0
 
     @property
     def worst(self) -> float:
-        """The smallest cosine; NaN counts as none at all."""
+        """The smallest cosine of a block; NaN counts as none at all."""
         return min((-1.0 if np.isnan(c) else c for c in self.cosines), default=-1.0)
 
 

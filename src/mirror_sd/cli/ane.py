@@ -112,7 +112,7 @@ def emulate(
         "blocks": len(cycles),
         "prompts": len(requests),
         "layers": {
-            name: {"cosine": a.worst, "mean": a.mean, "largest": a.largest, "scale": a.scale}
+            name: {"cosine": a.cosine, "worst": a.worst, "largest": a.largest, "scale": a.scale}
             for name, a in found.items()
         },
     }
@@ -200,11 +200,11 @@ def _placements(found: Sequence[Placement], title: str) -> Table:
 def _agreement(found: dict[str, Agreement], blocks: int, label: str) -> Table:
     table = Table(title=f"Emulated against MLX, {blocks} blocks ({label})")
     table.add_column("after")
-    for column in ("worst cosine", "mean cosine", "largest error", "largest value"):
+    for column in ("cosine", "worst block's", "largest error", "largest value"):
         table.add_column(column, justify="right")
     for name, one in found.items():
         table.add_row(
-            name, f"{one.worst:.6f}", f"{one.mean:.6f}", f"{one.largest:.3g}", f"{one.scale:.4g}"
+            name, f"{one.cosine:.6f}", f"{one.worst:.6f}", f"{one.largest:.3g}", f"{one.scale:.4g}"
         )
     return table
 

@@ -28,6 +28,7 @@ from mirror_sd.ane.package import compile_draft
 from mirror_sd.ane.reference import ReferenceDraft, masks
 from mirror_sd.ane.shapes import Bucket, DraftShape
 from mirror_sd.bench.random_draft import RandomTensors, tables
+from mirror_sd.devices.device import Inline
 
 BUCKET = Bucket(32, 32, 512)
 
@@ -76,7 +77,7 @@ def agreement(folder: Path, cycles: int) -> float:
     places, tensors = tables(plan.shape), RandomTensors(plan.shape)
     draft = HostedDraft(
         plan.shape, BUCKET, plan.parts, plan.calibration, places,
-        lambda part, arrays: emulators[part](arrays),
+        Inline(lambda part, arrays: emulators[part](arrays)),
     )  # fmt: skip
     reference, rng, worst = ReferenceDraft(plan.shape, tensors), np.random.default_rng(0), 1.0
     for cycle in range(cycles):

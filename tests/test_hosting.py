@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import mirror_sd
 from mirror_sd import load, stream_generate
 from mirror_sd.api import make_session
+from mirror_sd.bench import timeline, tracefile
 from mirror_sd.cli.main import app
 from mirror_sd.decoding.drafter import DFlashDrafter
 from mirror_sd.decoding.mirrored import MirroredDrafter
@@ -106,6 +107,25 @@ def test_on_the_command_line(base):
     assert placed.exit_code == 0, placed.output
     assert "identical text" in placed.output
     assert "yes" in placed.output
+
+
+def test_the_timeline_shows_both_devices(base, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    pair = ["-m", base / "target", "--draft", base / "draft", "--programs", base / "programs"]
+    result = run(
+        "generate", "Say it", *pair, "--device", "emulator", "-n", 30, "--block-size", 4,
+        "--trace", trace,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    found = timeline.read(tracefile.read(trace))
+    assert found.lanes == ["target", "draft device"]
+    works = {bar.what for bar in found.bars if bar.lane == "draft device"}
+    assert works == {"block", "branches"}
+    assert 0 < found.overlap <= 1
+    assert found.launched > 5
+    shown = run("timeline", trace).stdout
+    assert "draft device busy" in shown
+    assert f"{found.ready} of {found.launched}" in shown
 
 
 def test_options_that_contradict_each_other(base):

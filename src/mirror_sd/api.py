@@ -219,7 +219,10 @@ def _drafters(
     if placed is not None and mirror:
         draft: DFlashDrafter = MirroredDrafter(placed, model.target, head)
     else:
-        draft = DFlashDrafter(placed or model.draft.model, model.target, draft_window, head=head)
+        draft = DFlashDrafter(
+            placed or model.draft.model, model.target, draft_window, head=head,
+            work=placed.work if placed else None,
+        )  # fmt: skip
     return [draft] if block_size else [draft, NgramDrafter(draft.longest)]
 
 

@@ -59,6 +59,23 @@ def test_rows_that_were_run_again_are_told(traced, tmp_path):
     assert "rows again" not in run(str(traced)).stdout
 
 
+def test_the_timeline_of_an_answer(traced, tmp_path):
+    picture = tmp_path / "timeline.png"
+    result = CliRunner().invoke(
+        app, ["timeline", str(traced), "--plot", str(picture)], env={"COLUMNS": "100"}
+    )
+    assert result.exit_code == 0, result.output
+    drawn = [line for line in result.stdout.splitlines() if line.startswith("      target ")]
+    assert len(drawn) == 1
+    assert set(drawn[0].split()[-1]) <= set("VPD.")
+    assert "drafting that the target waited for" in result.stdout
+    assert "draft device" not in result.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    backwards = CliRunner().invoke(app, ["timeline", str(traced), "--from", "9", "--to", "3"])
+    assert backwards.exit_code == 2
+    assert "nothing between 9 and 3 ms" in backwards.stderr
+
+
 def test_survival_and_costs_are_read_off_the_cycles():
     def row(source, verified, accepted, verify_ms):
         cycle = {"planned": verified, "draft_ms": 1.0, "tokens": [0] * (accepted + 1)}

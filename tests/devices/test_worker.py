@@ -18,8 +18,8 @@ from .stand_ins import Doubling, Failing, Slow, broken
 X = {"x": np.arange(1000, dtype=np.float16).reshape(10, 100)}
 
 
-def worker(make, **settings) -> WorkerDevice:
-    return WorkerDevice(make, 4000, 4000, **settings)
+def worker(make, outputs=4000, **settings) -> WorkerDevice:
+    return WorkerDevice(make, 4000, outputs, **settings)
 
 
 def is_gone(device: WorkerDevice) -> bool:
@@ -44,10 +44,45 @@ def test_answers_come_back():
     for factor in (1, 3):
         given = {"x": X["x"] * np.float16(factor)}
         assert np.array_equal(device(0, given)["y"], given["x"] * 2)
-    begin, end = device.intervals[-1]
-    assert begin < end < time.monotonic_ns()
+    assert [begin < end < time.perf_counter() for begin, end in device.busy()] == [True, True]
+    assert device.busy() == []
     device.close()
     assert is_gone(device)
+
+
+def test_the_clock_is_the_systems_in_every_process():
+    clock = time.get_clock_info("perf_counter")
+    assert clock.monotonic
+    assert clock.implementation == time.get_clock_info("monotonic").implementation
+    before = time.perf_counter()
+    device = worker(Doubling)
+    device(0, X)
+    ((begin, end),) = device.busy()
+    assert before < begin < end < time.perf_counter()
+    device.close()
+
+
+def test_arrays_that_last_are_not_sent():
+    """More than what is sent could hold, seen with its present content, and given back."""
+    device = worker(Doubling, 2_000_000)
+    large = device.allocate((1000, 1000))
+    assert large.dtype == np.float16
+    assert not large.any()
+    for value in (1, 2):
+        large[:10, :100] = value
+        assert np.array_equal(device(0, {"x": large})["y"][:10, :100], X["x"] * 0 + 2 * value)
+    entry = device._lasting.entry("x", large)
+    del large
+    with pytest.raises(FileNotFoundError):
+        SharedMemory(entry[-1])
+    device(0, X)
+    last = device.allocate((10, 10))
+    entry = device._lasting.entry("x", last)
+    device.close()
+    assert is_gone(device)
+    with pytest.raises(FileNotFoundError):
+        SharedMemory(entry[-1])
+    last[...] = 1  # still there for whoever holds it
 
 
 def test_an_answer_outlives_the_next_call():

@@ -6,10 +6,11 @@ be a ring: a new column overwrites the oldest, nothing is moved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ..devices.device import Executor, Span
 from .calibration import Calibration
 from .parts import Part, inputs
 from .shapes import SLIDING, Bucket, DraftShape
@@ -18,7 +19,6 @@ F16 = np.float16
 HIDDEN_SCORE = -1e4  # added to scores of what is not to be seen: fp16 holds it, softmax makes it 0
 
 Tables = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-Call = Callable[[int, Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
 
 class Ring:
@@ -51,7 +51,7 @@ class HostedDraft:
         parts: the programs, in order.
         calibration: how tensors are held.
         tables: positions [n] -> cosines and sines of RoPE, [n, head_dim / 2].
-        call: (part, arrays by name) -> outputs by name.
+        device: runs the parts.
     """
 
     def __init__(
@@ -61,16 +61,16 @@ class HostedDraft:
         parts: Sequence[Part],
         calibration: Calibration,
         tables: Tables,
-        call: Call,
+        device: Executor,
     ):
         self.shape, self.bucket, self.parts, self.calibration = shape, bucket, parts, calibration
         self.ring = Ring(bucket.context)
         self._order = calibration.order(shape.taps * shape.hidden)
-        self._tables, self._call = tables, call
+        self._tables, self._device = tables, device
         wide = (1, shape.kv_heads, shape.head_dim, bucket.context)
         self._rings = [
             {
-                kind: np.zeros((1, len(part.layers) * wide[1], *wide[2:]), F16)
+                kind: device.allocate((1, len(part.layers) * wide[1], *wide[2:]))
                 for kind in ("keys", "values")
             }
             for part in parts
@@ -84,6 +84,10 @@ class HostedDraft:
     def trim_to(self, length: int) -> None:
         """Forget the positions behind the first `length`."""
         self.ring.trim_to(min(length, self.ring.length))
+
+    def busy(self) -> list[Span]:
+        """When the device computed since this was asked last."""
+        return self._device.busy()
 
     def absorb(self, features: np.ndarray) -> np.ndarray:
         """Write all but the last call's worth of features into the ring; the rest is returned."""
@@ -120,7 +124,7 @@ class HostedDraft:
         slots = self.ring.slots(len(features))
         for index, part in enumerate(self.parts):
             names = inputs(self.shape, self.bucket, part)
-            found = self._call(index, {n: (arrays | self._rings[index])[n] for n in names})
+            found = self._device(index, {n: (arrays | self._rings[index])[n] for n in names})
             for kind in ("keys", "values"):
                 if f"new_{kind}" in found:
                     fresh = found[f"new_{kind}"][..., : len(slots)]

@@ -15,6 +15,7 @@ from ..ane.head import FUNCTION, merge
 from ..ane.host import HostedDraft
 from ..ane.plan import Plan
 from ..decoding.device_draft import DeviceDraft
+from ..devices.device import Inline
 from ..models.draft import DFlashDraft
 from ..programs import rope_tables, shape_of
 
@@ -86,7 +87,12 @@ def hosted(programs: Programs, draft: DFlashDraft) -> HostedDraft:
     """A fresh context for compiled programs, with the draft's RoPE."""
     plan: Plan = programs.plan
     return HostedDraft(
-        plan.shape, programs.bucket, plan.parts, plan.calibration, rope_tables(draft), programs
+        plan.shape,
+        programs.bucket,
+        plan.parts,
+        plan.calibration,
+        rope_tables(draft),
+        Inline(programs),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import mlx.core as mx
 import numpy as np
 
+from ..devices.device import Span
 from ..models.target import TargetModel
 
 TRIES = 200
@@ -55,7 +56,7 @@ class Oracle:
         seconds: float = 0.0,
     ):
         self.length = 0
-        self.intervals: list[tuple[float, float, bool]] = []  # and whether it was a call ahead
+        self._busy: list[Span] = []
         self._text, self._directions = text, directions
         self._wrong, self._seconds = wrong, seconds
 
@@ -66,6 +67,11 @@ class Oracle:
     def trim_to(self, length: int) -> None:
         """Positions are all it keeps."""
         self.length = length
+
+    def busy(self) -> list[Span]:
+        """When it was called since this was asked last."""
+        busy, self._busy = self._busy, []
+        return busy
 
     def __call__(
         self,
@@ -80,7 +86,7 @@ class Oracle:
         places = self.length + np.arange(len(block)) if positions is None else positions
         tokens = [self._token(int(place)) for place in places]
         time.sleep(max(0.0, self._seconds - (time.perf_counter() - start)))
-        self.intervals.append((start, time.perf_counter(), seen is not None))
+        self._busy.append((start, time.perf_counter()))
         return np.stack([self._directions(token) for token in tokens]).astype(np.float32)
 
     def _token(self, place: int) -> int:

@@ -17,6 +17,7 @@ from .doctor import doctor
 from .evaluate import evaluate
 from .generate import generate
 from .models import models
+from .timeline import timeline
 from .trace import trace
 from .train import train
 from .verify import verify
@@ -47,6 +48,7 @@ app.command()(generate)
 app.command()(chat)
 app.command()(verify)
 app.command()(trace)
+app.command()(timeline)
 app.command()(train)
 app.command()(evaluate)
 app.command("compile")(compile_)

@@ -15,6 +15,9 @@ from ..caches.context import ContextCache
 from ..devices.device import DeviceError, Hosted
 from ..errors import Notice
 from ..models.draft import DFlashDraft
+from .work import BLOCK, BRANCHES, Work
+
+REMEMBERED = 4096  # calls of which nobody has asked yet
 
 
 class DeviceDraft:
@@ -32,6 +35,7 @@ class DeviceDraft:
         self.failed = False
         self._draft, self._make, self._window = draft, make, window
         self._lane = ThreadPoolExecutor(1, "draft")  # the device takes one call at a time
+        self._done: deque[Work] = deque(maxlen=REMEMBERED)
 
     def make_context(self, window: int | None = None, sinks: int = 0) -> Sequence[Any]:
         """An empty context. It holds what the device was compiled for: `window` and `sinks` are not
@@ -71,7 +75,13 @@ class DeviceDraft:
         (one,) = context
         assert one.hosted is not None
         features, block = one.take(), self._numpy(embedded)
-        return self._lane.submit(_draft_behind, one.hosted, features, block, positions, seen)
+        return self._lane.submit(
+            self._draft_behind, one.hosted, features, block, BRANCHES, positions, seen
+        )
+
+    def work(self) -> list[Work]:
+        """What the device has done since this was asked last, or the latest of it."""
+        return [self._done.popleft() for _ in range(len(self._done))]
 
     def prepare(self, context: Any) -> None:
         """Have the features at hand: later, reading them would wait for all that is queued."""
@@ -85,8 +95,28 @@ class DeviceDraft:
     def _on_device(self, embedded: mx.array, context: _Context) -> mx.array:
         assert context.hosted is not None
         block = self._numpy(embedded)
-        hidden = self._lane.submit(_draft_behind, context.hosted, context.take(), block).result()
+        features = context.take()
+        hidden = self._lane.submit(
+            self._draft_behind, context.hosted, features, block, BLOCK
+        ).result()
         return mx.array(hidden)[None].astype(self._draft.fc_dtype)
+
+    def _draft_behind(
+        self,
+        hosted: Hosted,
+        features: np.ndarray,
+        block: np.ndarray,
+        what: str,
+        offsets: np.ndarray | None = None,
+        seen: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Hidden states [b, H] of a block behind the context and these features."""
+        try:
+            rest = hosted.absorb(features)
+            positions = None if offsets is None else offsets + hosted.length + len(rest)
+            return hosted(rest, block, positions, seen)
+        finally:
+            self._done += [Work(what, *span) for span in hosted.busy()]
 
     def _wait(self) -> None:
         """Until the device is idle: what it works on must not be changed."""
@@ -103,19 +133,6 @@ class DeviceDraft:
             Notice,
             stacklevel=4,
         )
-
-
-def _draft_behind(
-    hosted: Hosted,
-    features: np.ndarray,
-    block: np.ndarray,
-    offsets: np.ndarray | None = None,
-    seen: np.ndarray | None = None,
-) -> np.ndarray:
-    """Hidden states [b, H] of a block behind the context and these features."""
-    rest = hosted.absorb(features)
-    positions = None if offsets is None else offsets + hosted.length + len(rest)
-    return hosted(rest, block, positions, seen)
 
 
 class _Context:

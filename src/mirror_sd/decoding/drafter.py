@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -12,6 +12,7 @@ from ..models.draft_config import DraftConfig
 from ..models.draft_head import DraftHead
 from ..models.target import TargetModel
 from .proposal import Draw, Proposal
+from .work import Report, Work
 
 FLUSH_ROWS = 64  # features wait for the next draft, but never more than so many
 
@@ -47,6 +48,9 @@ class Drafter(Protocol):
 
     def meanwhile(self, drafted: Sequence[int]) -> None:
         """These of its tokens are being verified, and until that is done nothing is asked of it."""
+
+    def report(self) -> Report:
+        """What its own device has done since this was asked last."""
 
     def trim_to(self, length: int) -> None:
         """Forget all committed tokens behind the first `length`."""
@@ -90,6 +94,7 @@ class DFlashDrafter:
             first `sinks` rows besides; None keeps all.
         sinks: see `window`.
         head: scores its tokens; None takes the target's over the whole vocabulary.
+        work: tells what the draft's own device has done, if it has one.
     """
 
     name = "dflash"
@@ -101,11 +106,13 @@ class DFlashDrafter:
         window: int | None = None,
         sinks: int = 4,
         head: DraftHead | None = None,
+        work: Callable[[], list[Work]] | None = None,
     ):
         self.taps = draft.config.taps
         self.longest = draft.config.block_size - 1
         self._length = 0
         self._draft = draft
+        self._work = work
         self._target = target
         self._head = head or DraftHead(target)
         self._context = draft.make_context(window, sinks)
@@ -143,6 +150,10 @@ class DFlashDrafter:
 
     def meanwhile(self, drafted: Sequence[int]) -> None:
         """It runs where the target runs: nothing."""
+
+    def report(self) -> Report:
+        """What the device has done, if the draft has one."""
+        return Report(self._work() if self._work else None)
 
     def trim_to(self, length: int) -> None:
         """Shorten every layer's context."""

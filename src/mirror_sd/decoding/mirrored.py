@@ -24,6 +24,7 @@ from .branches import Guess, Layout, lay_out, likeliest
 from .device_draft import DeviceDraft
 from .drafter import DFlashDrafter
 from .proposal import Draw, Proposal
+from .work import Report
 
 GUESSES = 8  # tokens of each position's ranking that outcomes are made of
 DECAY = 0.98
@@ -80,7 +81,7 @@ class MirroredDrafter(DFlashDrafter):
         head: DraftHead | None = None,
         branches: int = 16,
     ):
-        super().__init__(draft, target, head=head)
+        super().__init__(draft, target, head=head, work=draft.work)
         self.tally = Tally()
         self._device = draft
         self._branches = branches
@@ -93,6 +94,7 @@ class MirroredDrafter(DFlashDrafter):
         self._guesses: tuple[mx.array, mx.array] | None = None
         self._block_seconds = 0.0  # what drafting a block takes
         self._pause = 0
+        self._ready: bool | None = None
 
     def extend(self, tokens: Sequence[int], features: mx.array | None, said: bool = False) -> None:
         """Learn what a verify came to."""
@@ -142,6 +144,11 @@ class MirroredDrafter(DFlashDrafter):
             hidden = self._device.ahead(embedded, layout.positions, layout.seen, self._context)
         self._launch = Launch(layout, hidden)
 
+    def report(self) -> Report:
+        """What the device has done, and whether the latest proposal had been ready."""
+        ready, self._ready = self._ready, None
+        return Report(self._device.work(), ready)
+
     def trim_to(self, length: int) -> None:
         """Drop what is on its way."""
         self._drop()
@@ -166,7 +173,7 @@ class MirroredDrafter(DFlashDrafter):
             return None
         outcome = (*self._since, anchor)
         known = [branch.tokens for branch in launch.layout.branches]
-        hit = outcome in known
+        self._ready = hit = outcome in known
         start = time.perf_counter()
         try:
             hidden = launch.hidden.result()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from .proposal import Draw, Proposal
+from .work import Report
 
 LONGEST_MATCH = 4
 SHORTEST_MATCH = 2
@@ -56,6 +57,10 @@ class NgramDrafter:
 
     def meanwhile(self, drafted: Sequence[int]) -> None:
         """Nothing to prepare."""
+
+    def report(self) -> Report:
+        """Nothing: it has no device."""
+        return Report()
 
     def trim_to(self, length: int) -> None:
         """Forget tokens; the index is built anew."""

@@ -19,6 +19,7 @@ from .length import PLAIN, LengthPolicy, Outcome, Plan
 from .proposal import Proposal
 from .sampling import Scorer
 from .statistics import Cycle, Statistics
+from .work import NO_REPORT, Report
 
 CLEAR_CACHE_EVERY = 256  # tokens; as mlx-lm does
 PrefillProgress = Callable[[int, int], None]
@@ -168,6 +169,8 @@ class Session:
             steady=was_ahead and self._ahead is not None,
             redone=flight.redone.rows,
             redo_seconds=flight.redone.seconds,
+            began=start - flight.redone.seconds,
+            report=self._report(),
         )
         self.policy.observe(_outcome(cycle, accepted))
         return cycle
@@ -281,6 +284,11 @@ class Session:
         for drafter in self.drafters.values():
             drafter.extend(tokens, features if drafter.taps else None, said)
         self.history += tokens
+
+    def _report(self) -> Report:
+        """Of the drafter with a device of its own."""
+        reports = [drafter.report() for drafter in self.drafters.values()]
+        return next((report for report in reports if report.work is not None), NO_REPORT)
 
     def _clear_cache(self, tokens: int) -> None:
         """Give MLX's free buffers back now and then."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 
 from .length import Plan
+from .work import NO_REPORT, Report
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Cycle:
         steady: a plain cycle whose pass was queued ahead, and that queued the next one.
         redone: rows of earlier cycles that were run again before it, one by one (exact decoding).
         redo_seconds: how long that took; part of `seconds`.
+        began: when it began, by `time.perf_counter`.
+        report: what the drafter with a device of its own has done, if there is one.
     """
 
     tokens: list[int]
@@ -47,6 +50,8 @@ class Cycle:
     steady: bool
     redone: int = 0
     redo_seconds: float = 0.0
+    began: float = 0.0
+    report: Report = NO_REPORT
 
 
 @dataclass

@@ -9,6 +9,7 @@ from typing import TextIO
 
 from ..errors import MirrorError
 from .statistics import Cycle
+from .work import Work
 
 
 class TraceWriter:
@@ -26,6 +27,7 @@ class TraceWriter:
             self._stream: TextIO = file.open("w", encoding="utf-8")
         except OSError as error:
             raise MirrorError(f"cannot write the trace {file}: {error.strerror}") from error
+        self._start: float | None = None  # everything is told from the first cycle's begin
 
     def __enter__(self) -> TraceWriter:
         return self
@@ -40,7 +42,9 @@ class TraceWriter:
 
     def add(self, cycle: Cycle) -> None:
         """Write a cycle."""
-        confidences = cycle.confidences
+        confidences, work = cycle.confidences, cycle.report.work
+        if self._start is None:
+            self._start = cycle.began
         row = {
             "depth": cycle.depth,
             "source": cycle.plan.source or "plain",
@@ -56,6 +60,16 @@ class TraceWriter:
             "redone": cycle.redone,
             "redo_ms": round(cycle.redo_seconds * 1e3, 3),
             "cycle_ms": round(cycle.seconds * 1e3, 3),
+            "at_ms": self._since(cycle.began),
+            "ready": cycle.report.ready,
+            "device": None if work is None else list(map(self._bar, work)),
             "finish": cycle.finish_reason,
         }
         print(json.dumps(row), file=self._stream, flush=True)
+
+    def _bar(self, work: Work) -> list[str | float]:
+        return [work.what, self._since(work.begin), self._since(work.end)]
+
+    def _since(self, when: float) -> float:
+        assert self._start is not None
+        return round((when - self._start) * 1e3, 3)

@@ -10,21 +10,18 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from multiprocessing.connection import Connection
-from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import numpy as np
 
-from .device import Arrays, Device, DeviceError
+from .device import Arrays, Device, DeviceError, Span
+from .shared import Lasting, Layout, Segment, room, views, write
 
 LOAD_SECONDS = 120.0  # a Neural Engine's first compilation takes long
 CALL_SECONDS = 10.0
 END_SECONDS = 2.0
-ALIGN = 64
-
-Layout = list[tuple[str, tuple[int, ...], str, int]]
 
 
 class WorkerDevice:
@@ -32,7 +29,7 @@ class WorkerDevice:
 
     Args:
         make: makes the device over there; must be picklable.
-        inputs: bytes that the inputs of one call take at most.
+        inputs: bytes that the inputs of one call take at most, but for arrays of `allocate`.
         outputs: bytes that its outputs take at most.
         load_seconds: how long making it may take.
         call_seconds: how long a call may take.
@@ -50,8 +47,10 @@ class WorkerDevice:
         call_seconds: float = CALL_SECONDS,
     ):
         self._call_seconds = call_seconds
-        self._inputs = SharedMemory(create=True, size=_room(inputs))
-        self._outputs = SharedMemory(create=True, size=_room(outputs))
+        self._inputs = Segment(create=True, size=room(inputs))
+        self._outputs = Segment(create=True, size=room(outputs))
+        self._lasting = Lasting()
+        self._busy: list[Span] = []
         processes = multiprocessing.get_context("spawn")
         self._pipe, theirs = processes.Pipe()
         self._process = processes.Process(
@@ -60,7 +59,6 @@ class WorkerDevice:
             daemon=True,
             name="mirror-sd draft",
         )
-        self.intervals: list[tuple[int, int]] = []
         try:
             self._process.start()
             theirs.close()
@@ -78,17 +76,26 @@ class WorkerDevice:
         if self._process.exitcode is not None:
             raise DeviceError(self._how_it_ended())
         try:
-            layout = _write(arrays, self._inputs)
-            self._pipe.send((part, layout))
-            found, begin, end = self._receive(self._call_seconds, "answer")
+            layout = write(arrays, self._inputs, self._lasting)
+            self._pipe.send((part, layout, self._lasting.gone()))
+            found, span = self._receive(self._call_seconds, "answer")
         except (OSError, ValueError) as error:
             self.close()
             raise DeviceError(f"its process cannot be reached: {error}") from error
         except DeviceError:
             self.close()
             raise
-        self.intervals.append((begin, end))
-        return {name: values.copy() for name, values in _views(found, self._outputs).items()}
+        self._busy.append(span)
+        return {name: values.copy() for name, values in views(found, {"": self._outputs}).items()}
+
+    def allocate(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Zeros in fp16, in memory that the worker sees, too."""
+        return self._lasting.allocate(shape)
+
+    def busy(self) -> list[Span]:
+        """When the worker computed, by its own clock, since this was asked last."""
+        busy, self._busy = self._busy, []
+        return busy
 
     @property
     def pid(self) -> int | None:
@@ -106,9 +113,8 @@ class WorkerDevice:
                 self._process.kill()
                 self._process.join()
         for memory in (self._inputs, self._outputs):
-            with contextlib.suppress(FileNotFoundError):
-                memory.close()
-                memory.unlink()
+            memory.leave(unlink=True)
+        self._lasting.close()
 
     def _receive(self, seconds: float, what: str) -> Any:
         """The worker's next message."""
@@ -136,7 +142,7 @@ def _serve(make: Callable[[], Device], pipe: Connection, inputs: str, outputs: s
     except Exception as error:
         pipe.send(("error", f"it cannot be loaded: {error}"))
         return
-    given, found = SharedMemory(inputs), SharedMemory(outputs)
+    memories, found = {"": Segment(inputs)}, Segment(outputs)
     pipe.send(("loaded", None))
     while True:
         try:
@@ -145,46 +151,27 @@ def _serve(make: Callable[[], Device], pipe: Connection, inputs: str, outputs: s
             message = None
         if message is None:
             break
-        pipe.send(_answer(device, message, given, found))
+        part, layout, gone = message
+        for name in gone:
+            if name in memories:
+                memories.pop(name).leave()
+        pipe.send(_answer(device, part, layout, memories, found))
     device.close()
-    given.close()
-    found.close()
+    for memory in (*memories.values(), found):
+        memory.leave()
 
 
 def _answer(
-    device: Device, message: tuple[int, Layout], given: SharedMemory, found: SharedMemory
+    device: Device, part: int, layout: Layout, memories: dict[str, Segment], found: Segment
 ) -> tuple[str, Any]:
-    part, layout = message
-    begin = time.monotonic_ns()
     try:
-        results = device(part, _views(layout, given))
-        end = time.monotonic_ns()
-        return "done", (_write(results, found), begin, end)
+        for *_, name in layout:
+            if name not in memories:
+                memories[name] = Segment(name)
+        given = views(layout, memories)
+        begin = time.perf_counter()
+        results = device(part, given)
+        end = time.perf_counter()
+        return "done", (write(results, found), (begin, end))
     except Exception as error:
         return "error", str(error) or type(error).__name__
-
-
-def _room(size: int) -> int:
-    """Each tensor is aligned; a call has a few dozen at most."""
-    return size + 64 * ALIGN
-
-
-def _write(arrays: Arrays, memory: SharedMemory) -> Layout:
-    layout: Layout = []
-    offset = 0
-    for name, values in arrays.items():
-        end = offset + values.nbytes
-        if end > memory.size:
-            raise DeviceError(f"{name} does not fit the {memory.size} bytes that are shared")
-        view: np.ndarray = np.ndarray(values.shape, values.dtype, memory.buf, offset)
-        view[...] = values
-        layout.append((name, values.shape, values.dtype.str, offset))
-        offset = -(-end // ALIGN) * ALIGN
-    return layout
-
-
-def _views(layout: Layout, memory: SharedMemory) -> Mapping[str, np.ndarray]:
-    return {
-        name: np.ndarray(shape, np.dtype(kind), memory.buf, offset)
-        for name, shape, kind, offset in layout
-    }

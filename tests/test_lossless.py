@@ -18,8 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mlx_lm.generate import generate_step
 
+from mirror_sd.bench.oracle import Directions, Oracle
 from mirror_sd.decoding.acceptance import GreedyAcceptance
+from mirror_sd.decoding.device_draft import DeviceDraft
 from mirror_sd.decoding.length import FixedLength
+from mirror_sd.decoding.mirrored import MirroredDrafter
 from mirror_sd.decoding.output import until
 from mirror_sd.decoding.session import Session
 from mirror_sd.models.target import Target, TargetModel
@@ -143,6 +146,37 @@ def test_a_following_turn_reuses_the_caches(family):
     # What drafts the second turn does not matter: the first turn's script is wrong by now.
     assert tokens(running, longer, 12) == wanted
     assert running.statistics.reused_tokens == len(prompt) + len(first) - 1
+
+
+def mirrored(case: Case, answer, prompt, wrong) -> Session:
+    """A session whose drafter drafts beside the verify, on a device that knows the text."""
+    hosted = Oracle([*prompt, *answer], directions(case.target), wrong)
+    taps = {"target_layer_ids": [0, 1], "mask_token_id": 260}  # the shallowest has two layers
+    device = DeviceDraft(tiny.draft(dflash_config=taps), lambda: hosted, 512)
+    drafter = MirroredDrafter(device, case.target)
+    return Session(Target(case.target, drafter.taps), [drafter], GreedyAcceptance(), FixedLength(3))
+
+
+@functools.cache
+def directions(target: TargetModel) -> Directions:
+    return Directions(target)
+
+
+@pytest.mark.parametrize("every", [0, 1, 3])
+@matrix
+def test_drafting_beside_the_verify(family, form, every):
+    """Over two turns; a device that is always, never, or mostly right."""
+    model, prompt = case(family, form), prompt_of(WINDOW + 3)
+    wanted = model.plain(prompt, LENGTH)
+    longer = (*prompt, *wanted, 9, 7)
+    then = model.plain(longer, 10)
+    text = [*wanted, 9, 7, *then]
+    running = mirrored(model, text, prompt, lambda place: every and place % every == 0)
+    assert_same(family, form, prompt, tokens(running, prompt, LENGTH), wanted)
+    tally = running.drafters["dflash"].tally
+    assert tally.launched
+    assert every or tally.hits
+    assert_same(family, form, longer, tokens(running, longer, 10), then)
 
 
 class Switching(FixedLength):

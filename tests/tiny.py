@@ -14,6 +14,7 @@ from mlx_lm.utils import _get_classes
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from mirror_sd.decoding.proposal import Draw, Proposal
+from mirror_sd.decoding.work import Report
 from mirror_sd.models.draft import DFlashDraft
 from mirror_sd.models.draft_config import parse
 from mirror_sd.models.target import TargetModel
@@ -189,6 +190,9 @@ class ScriptedDrafter:
 
     def meanwhile(self, drafted: Sequence[int]) -> None:
         pass
+
+    def report(self) -> Report:
+        return Report()
 
     def trim_to(self, length: int) -> None:
         self.length = length

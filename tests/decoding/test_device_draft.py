@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
+import os
 import warnings
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
+from mirror_sd.ane import plan as plans
 from mirror_sd.ane.host import HostedDraft
 from mirror_sd.ane.package import compile_draft
 from mirror_sd.ane.shapes import Bucket
@@ -14,9 +19,11 @@ from mirror_sd.decoding.acceptance import GreedyAcceptance
 from mirror_sd.decoding.device_draft import DeviceDraft
 from mirror_sd.decoding.drafter import DFlashDrafter
 from mirror_sd.decoding.length import FixedLength
+from mirror_sd.decoding.mirrored import MirroredDrafter
 from mirror_sd.decoding.output import until
 from mirror_sd.decoding.session import Session
-from mirror_sd.devices.device import Checked
+from mirror_sd.devices.device import Checked, Inline
+from mirror_sd.devices.shared import PREFIX
 from mirror_sd.devices.worker import WorkerDevice
 from mirror_sd.errors import Notice
 from mirror_sd.models.target import Target
@@ -48,29 +55,37 @@ def folder(draft, tmp_path_factory):
 
 @pytest.fixture
 def on_device(draft, folder):
-    """A draft on a device in a worker; closed at the end."""
+    """A draft on a device in a worker or in this process; closed at the end."""
+    before = leftovers()
     with ExitStack() as stack:
 
-        def make(change=lambda one: one, **settings) -> DeviceDraft:
-            worker = WorkerDevice(
-                change(Emulated(folder, BUCKET.function)), 1 << 22, 1 << 20, **settings
-            )
-            device = Checked(worker)
+        def make(change=lambda one: one, worker: bool = True, **settings) -> DeviceDraft:
+            recipe = change(Emulated(folder, BUCKET.function))
+            if worker:
+                device = Checked(WorkerDevice(recipe, 1 << 20, 1 << 20, **settings))
+            else:
+                device = Checked(Inline(recipe()))
             stack.callback(device.close)
-            from mirror_sd.ane import plan as plans
-
             plan, tables = plans.read(folder), rope_tables(draft)
 
             def context() -> HostedDraft:
                 return HostedDraft(plan.shape, BUCKET, plan.parts, plan.calibration, tables, device)
 
-            return DeviceDraft(draft, context, BUCKET.context)
+            return DeviceDraft(draft, context, BUCKET.context, BUCKET.block)
 
         yield make
+    gc.collect()
+    assert leftovers() == before
 
 
-def answer(target, draft, length: int | None = None):
-    drafter = DFlashDrafter(draft, target)
+def leftovers() -> tuple[set[str], set[int]]:
+    """This process's shared memory, where it can be seen, and its children."""
+    names = {file.name for file in Path("/dev/shm").glob(f"{PREFIX}-{os.getpid()}-*")}
+    return names, {child.pid for child in multiprocessing.active_children()}
+
+
+def answer(target, draft, length: int | None = None, mirror: bool = False):
+    drafter = (MirroredDrafter if mirror else DFlashDrafter)(draft, target)
     session = Session(
         Target(target, drafter.taps),
         [drafter],
@@ -91,17 +106,22 @@ def test_the_text_and_the_proposals_are_those_of_the_mlx_draft(target, draft, on
     assert device.passes == pytest.approx(mlx.passes, abs=1)
 
 
-@pytest.mark.parametrize("how", ["die", "hang", "refuse", "nan", "garbage"])
+FAILURES = [(True, how) for how in ("die", "hang", "refuse", "nan", "garbage")]
+# What dies or hangs in this process takes it along: that is what workers are for.
+FAILURES += [(False, how) for how in ("refuse", "nan", "garbage")]
+
+
+@pytest.mark.parametrize(("worker", "how"), FAILURES)
+@pytest.mark.parametrize("mirror", [False, True])
 @pytest.mark.parametrize("calls", [0, 7])
-def test_a_device_that_fails_in_mid_answer(target, draft, on_device, how, calls):
+def test_a_device_that_fails_in_mid_answer(target, draft, on_device, worker, how, mirror, calls):
     plain, _ = answer(target, draft, 0)
-    failing = on_device(
-        lambda good: Failing(good, calls, how), call_seconds=5 if how != "hang" else 1
-    )
+    settings = {"call_seconds": 5 if how != "hang" else 1} if worker else {}
+    failing = on_device(lambda good: Failing(good, calls, how), worker, **settings)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        said, _ = answer(target, failing)
-        again, _ = answer(target, failing)
+        said, _ = answer(target, failing, mirror=mirror)
+        again, _ = answer(target, failing, mirror=mirror)
     assert said == again == plain
     notices = [w for w in caught if issubclass(w.category, Notice)]
     if how == "garbage":  # nothing tells finite nonsense from a bad draft, but the target

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-import mlx.core as mx
 import numpy as np
 
 from ..devices.device import Span
 from ..models.target import TargetModel
+from ..programs import head_rows
 
 TRIES = 200
 
@@ -18,7 +18,7 @@ class Directions:
     """For tokens, hidden states [H] whose likeliest token they are by a target's head."""
 
     def __init__(self, target: TargetModel):
-        self._rows = np.array(target.head_rows(mx.arange(target.vocab_size))[0].astype(mx.float32))
+        self._rows = head_rows(target)(0, target.vocab_size)
         self._known: dict[int, np.ndarray] = {}
         self.vocabulary, self.hidden = self._rows.shape
 

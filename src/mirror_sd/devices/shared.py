@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import weakref
 from collections.abc import Mapping
 from multiprocessing.shared_memory import SharedMemory
@@ -12,6 +14,8 @@ import numpy as np
 from .device import Arrays, DeviceError
 
 ALIGN = 64
+PREFIX = "mirror-sd"  # names may have 31 characters on macOS
+_numbers = itertools.count()
 
 # Name, shape, type, offset, and the segment if it is not the call's own.
 Entry = tuple[str, tuple[int, ...], str, int, str]
@@ -24,6 +28,13 @@ class Segment(SharedMemory):
     def __del__(self) -> None:
         with contextlib.suppress(BufferError):
             super().__del__()
+
+    @classmethod
+    def new(cls, size: int) -> Segment:
+        """A new one, named after this process: what a crash leaves behind can be told."""
+        while True:
+            with contextlib.suppress(FileExistsError):
+                return cls(f"{PREFIX}-{os.getpid()}-{next(_numbers)}", create=True, size=size)
 
     def leave(self, unlink: bool = False) -> None:
         """Give it back; with `unlink`, no other process can open it from here on."""
@@ -46,7 +57,7 @@ class Lasting:
         count = int(np.prod(shape))
         if not count:
             return np.zeros(shape, np.float16)
-        segment = Segment(create=True, size=2 * count)
+        segment = Segment.new(2 * count)
         # Unlike np.ndarray, np.frombuffer keeps the memory from being unmapped under the array.
         assert segment.buf is not None
         found = np.frombuffer(segment.buf, np.float16, count).reshape(shape)

@@ -47,8 +47,8 @@ class WorkerDevice:
         call_seconds: float = CALL_SECONDS,
     ):
         self._call_seconds = call_seconds
-        self._inputs = Segment(create=True, size=room(inputs))
-        self._outputs = Segment(create=True, size=room(outputs))
+        self._inputs = Segment.new(room(inputs))
+        self._outputs = Segment.new(room(outputs))
         self._lasting = Lasting()
         self._busy: list[Span] = []
         processes = multiprocessing.get_context("spawn")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_sd.decoding.branches import Branch, Guess, lay_out, likeliest
+from mirror_sd.decoding.branches import Branch, Guess, fitting, lay_out, likeliest
 
 GUESSES = [
     Guess([10, 11, 12], [0.6, 0.3, 0.1]),
@@ -63,8 +63,9 @@ def test_outcomes_exclude_each_other_and_are_ranked(shares, drafted, count):
 
 def test_branches_in_one_block():
     branches = [Branch((9, 11), 0.5), Branch((9, 10, 21), 0.3), Branch((9, 10, 22), 0.1)]
-    found = lay_out(branches, 2, 0, room=9)
-    assert found.branches == branches[:2]
+    kept = fitting(branches, 2, room=9)
+    assert kept == branches[:2]
+    found = lay_out(kept, 2, 0)
     assert found.tokens == [9, 11, 0, 0, 9, 10, 21, 0, 0]
     assert found.positions.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 4]
     assert found.rows == [2, 7]

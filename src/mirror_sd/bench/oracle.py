@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..devices.device import Span
+from ..devices.latency import hold_until
 from ..models.target import TargetModel
 from ..programs import head_rows
 
 TRIES = 200
+HIGHEST = 20.0  # a score; a soft cap, 30 as a rule, would make equal what is much larger
 
 
 class Directions:
@@ -34,7 +36,7 @@ class Directions:
                     break
                 away = own - self._rows[rival]
                 found = found + away / np.linalg.norm(away)
-            self._known[token] = 50 * found / np.linalg.norm(found)
+            self._known[token] = HIGHEST * found / (self._rows @ found).max()
         return self._known[token]
 
 
@@ -46,6 +48,7 @@ class Oracle:
         directions: of the target's head.
         wrong: whether it is wrong at a position.
         seconds: that a call takes, in which nothing is computed.
+        holds_gil: keep Python's lock for so long, as some libraries do.
     """
 
     def __init__(
@@ -54,11 +57,12 @@ class Oracle:
         directions: Directions,
         wrong: Callable[[int], bool] = lambda place: False,
         seconds: float = 0.0,
+        holds_gil: bool = False,
     ):
         self.length = 0
         self._busy: list[Span] = []
         self._text, self._directions = text, directions
-        self._wrong, self._seconds = wrong, seconds
+        self._wrong, self._seconds, self._holds_gil = wrong, seconds, holds_gil
 
     def absorb(self, features: np.ndarray) -> np.ndarray:
         """It needs no features."""
@@ -85,7 +89,10 @@ class Oracle:
         self.length += len(features)
         places = self.length + np.arange(len(block)) if positions is None else positions
         tokens = [self._token(int(place)) for place in places]
-        time.sleep(max(0.0, self._seconds - (time.perf_counter() - start)))
+        if self._holds_gil:
+            hold_until(time.monotonic() + self._seconds - (time.perf_counter() - start))
+        else:
+            time.sleep(max(0.0, self._seconds - (time.perf_counter() - start)))
         self._busy.append((start, time.perf_counter()))
         return np.stack([self._directions(token) for token in tokens]).astype(np.float32)
 

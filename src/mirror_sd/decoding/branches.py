@@ -83,11 +83,12 @@ class Layout:
     """Branches side by side in one block.
 
     Attributes:
-        branches: those that fit.
+        branches: whose they are.
         tokens: [b] all rows' tokens, masks included.
         positions: [b] counted from the anchor's.
         seen: [b, b] which rows each row sees.
         rows: for each branch, its first masked row.
+        masks: tokens to be drafted behind each branch.
     """
 
     branches: list[Branch]
@@ -95,9 +96,10 @@ class Layout:
     positions: np.ndarray
     seen: np.ndarray
     rows: list[int]
+    masks: int
 
 
-def lay_out(branches: Sequence[Branch], masks: int, mask_token: int, room: int) -> Layout:
+def fitting(branches: Sequence[Branch], masks: int, room: int) -> list[Branch]:
     """As many branches as fit `room` positions, each with `masks` tokens to be drafted."""
     kept: list[Branch] = []
     used = 0
@@ -106,6 +108,11 @@ def lay_out(branches: Sequence[Branch], masks: int, mask_token: int, room: int) 
         if used + size <= room:
             kept.append(branch)
             used += size
+    return kept
+
+
+def lay_out(kept: list[Branch], masks: int, mask_token: int) -> Layout:
+    """Branches side by side, each with `masks` tokens to be drafted."""
     tokens: list[int] = []
     positions: list[int] = []
     owners: list[int] = []
@@ -118,4 +125,4 @@ def lay_out(branches: Sequence[Branch], masks: int, mask_token: int, room: int) 
         owners += [index] * len(one)
     owner = np.array(owners, int)
     same = owner[:, None] == owner[None]
-    return Layout(kept, tokens, np.array(positions, int), same, rows)
+    return Layout(kept, tokens, np.array(positions, int), same, rows, masks)

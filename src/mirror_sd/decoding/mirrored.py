@@ -20,48 +20,31 @@ import numpy as np
 from ..devices.device import DeviceError
 from ..models.draft_head import DraftHead
 from ..models.target import TargetModel
-from .branches import Guess, Layout, lay_out, likeliest
+from . import ranking
+from .branch_policy import BranchPolicy
+from .branches import Branch, Guess, Layout, fitting, lay_out, likeliest
 from .device_draft import DeviceDraft
 from .drafter import DFlashDrafter
 from .proposal import Draw, Proposal
 from .work import Report
 
 GUESSES = 8  # tokens of each position's ranking that outcomes are made of
-DECAY = 0.98
-TRIAL = 16  # launches before they are judged
-PAUSE = 64  # blocks without launches after they did not pay
 
 
-@dataclass
+@dataclass(frozen=True)
+class Verifying:
+    """So many drafted tokens are being verified, since then."""
+
+    drafted: int
+    began: float
+
+
+@dataclass(frozen=True)
 class Launch:
     """Branches on their way."""
 
     layout: Layout
     hidden: Future[np.ndarray]
-
-
-@dataclass
-class Tally:
-    """What launches have come to.
-
-    Attributes:
-        launched: how many.
-        hits: how many held the outcome.
-        saved: seconds that hits saved, with decay.
-        waited: seconds that blocks had to wait for a launch to end, with decay.
-    """
-
-    launched: int = 0
-    hits: int = 0
-    saved: float = 0.0
-    waited: float = 0.0
-
-    def add(self, hit: bool, saved: float, waited: float) -> None:
-        """A launch has ended."""
-        self.launched += 1
-        self.hits += hit
-        self.saved = DECAY * self.saved + saved
-        self.waited = DECAY * self.waited + waited
 
 
 class MirroredDrafter(DFlashDrafter):
@@ -71,7 +54,7 @@ class MirroredDrafter(DFlashDrafter):
         draft: on a device.
         target: whose embedding and head it borrows.
         head: see `DFlashDrafter`.
-        branches: outcomes to draft behind at most.
+        policy: whether to draft beside the verify, behind which outcomes, and how deep.
     """
 
     def __init__(
@@ -79,39 +62,46 @@ class MirroredDrafter(DFlashDrafter):
         draft: DeviceDraft,
         target: TargetModel,
         head: DraftHead | None = None,
-        branches: int = 16,
+        policy: BranchPolicy | None = None,
     ):
         super().__init__(draft, target, head=head, work=draft.work)
-        self.tally = Tally()
+        self.policy = policy or BranchPolicy()
         self._device = draft
-        self._branches = branches
         # Embedding branches must not queue behind the verify.
         self._beside = mx.new_stream(mx.default_device())
-        self._survival = np.full(self.longest, 0.5)
         self._launch: Launch | None = None
         self._since: list[int] = []  # committed since the launch
-        self._anchor, self._verifying = 0, 0
+        self._anchor, self._planned = 0, 0
+        self._verifying: Verifying | None = None
         self._guesses: tuple[mx.array, mx.array] | None = None
-        self._block_seconds = 0.0  # what drafting a block takes
-        self._pause = 0
         self._ready: bool | None = None
+        self._from_branch = False
+        self._last_said: float | None = None
 
     def extend(self, tokens: Sequence[int], features: mx.array | None, said: bool = False) -> None:
         """Learn what a verify came to."""
         super().extend(tokens, features, said)
         self._since += tokens
-        if said and self._verifying:
-            accepted = len(tokens) - 1
-            for position in range(min(accepted + 1, self._verifying)):
-                right = float(position < accepted)
-                self._survival[position] += (1 - DECAY) * (right - self._survival[position])
-            self._verifying = 0
+        now, self._last_said, last = time.perf_counter(), None, self._last_said
+        if not said:
+            return
+        self._last_said = now
+        if last is not None:
+            self.policy.passed(len(tokens), now - last)
+        verifying, self._verifying = self._verifying, None
+        if verifying is not None:
+            accepted = min(len(tokens) - 1, verifying.drafted)
+            self.policy.verified(verifying.drafted, accepted, self._from_branch)
+            self.policy.window(
+                verifying.drafted + 1, self._launch is not None, now - verifying.began
+            )
 
     def propose(self, anchor: int, length: int, draw: Draw) -> Proposal:
         """From a branch that came true, or a block of its own."""
         self._flush()
-        self._anchor = anchor
+        self._anchor, self._planned = anchor, length
         hidden = self._landed(anchor)
+        self._from_branch = hidden is not None
         if hidden is None:
             hidden = self._drafted(anchor)
         if not self._device.failed:
@@ -122,27 +112,32 @@ class MirroredDrafter(DFlashDrafter):
 
     def meanwhile(self, drafted: Sequence[int]) -> None:
         """Draft behind the likeliest outcomes of verifying these tokens."""
-        self._since, self._verifying = [], len(drafted)
-        if self._device.failed or self._guesses is None or not self._pays():
+        self._since, self._verifying = [], Verifying(len(drafted), time.perf_counter())
+        if self._device.failed or self._guesses is None:
             return
-        chances, tokens = (array.tolist() for array in self._guesses)
-        guesses = [Guess(*row) for row in zip(tokens, chances, strict=True)]
-        survival = [
-            0.5 * (self._survival[i] + guesses[i].chances[guesses[i].tokens.index(token)])
-            if token in guesses[i].tokens
-            else float(self._survival[i])
-            for i, token in enumerate(drafted)
-        ]
-        found = likeliest(self._anchor, drafted, guesses, survival, self._branches)
-        config = self._draft.config
-        layout = lay_out(found, self.longest, config.mask_token_id, self._device.room)
-        if not layout.branches:
+        found = self._outcomes(drafted)
+        depth = self.policy.choose(found, self._planned, self.longest, self._device.room)
+        if not depth:
             return
+        kept = fitting(found[: self.policy.most], depth, self._device.room)
+        layout = lay_out(kept, depth, self._draft.config.mask_token_id)
         with mx.stream(self._beside):
             embedded = self._target.embed(mx.array([layout.tokens]))
             mx.eval(embedded)
             hidden = self._device.ahead(embedded, layout.positions, layout.seen, self._context)
         self._launch = Launch(layout, hidden)
+
+    def _outcomes(self, drafted: Sequence[int]) -> list[Branch]:
+        """The likeliest outcomes of verifying these tokens."""
+        assert self._guesses is not None
+        chances, tokens = (array.tolist() for array in self._guesses)
+        guesses = [Guess(*row) for row in zip(tokens, chances, strict=True)]
+        survival = self.policy.survival(len(drafted))
+        for i, token in enumerate(drafted):
+            if i < len(guesses) and token in guesses[i].tokens:
+                said = guesses[i].chances[guesses[i].tokens.index(token)]
+                survival[i] = (survival[i] + said) / 2
+        return likeliest(self._anchor, drafted, guesses, survival, self._device.room)
 
     def report(self) -> Report:
         """What the device has done, and whether the latest proposal had been ready."""
@@ -154,25 +149,14 @@ class MirroredDrafter(DFlashDrafter):
         self._drop()
         super().trim_to(length)
 
-    def _pays(self) -> bool:
-        """Whether launches have saved more than they cost, or should be tried again."""
-        if self._pause:
-            self._pause -= 1
-            return False
-        tally = self.tally
-        if tally.launched >= TRIAL and tally.launched % TRIAL == 0 and tally.saved < tally.waited:
-            self._pause = PAUSE
-            tally.launched += 1
-            return False
-        return True
-
     def _landed(self, anchor: int) -> mx.array | None:
-        """Hidden states [1, B - 1, H] of the branch that came true, None if none did."""
+        """Hidden states [1, n, H] of the branch that came true, None if none did."""
         launch, self._launch = self._launch, None
         if launch is None:
             return None
         outcome = (*self._since, anchor)
-        known = [branch.tokens for branch in launch.layout.branches]
+        branches = launch.layout.branches
+        known = [branch.tokens for branch in branches]
         self._ready = hit = outcome in known
         start = time.perf_counter()
         try:
@@ -181,11 +165,11 @@ class MirroredDrafter(DFlashDrafter):
             self._device.give_up(error)
             return None
         waited = time.perf_counter() - start
-        self.tally.add(hit, self._block_seconds if hit else 0.0, waited)
+        self.policy.landed(hit, sum(branch.chance for branch in branches), waited)
         if not hit:
             return None
         row = launch.layout.rows[known.index(outcome)]
-        return mx.array(hidden[None, row : row + self.longest]).astype(mx.float32)
+        return mx.array(hidden[None, row : row + launch.layout.masks]).astype(mx.float32)
 
     def _drafted(self, anchor: int) -> mx.array:
         """Hidden states [1, B - 1, H] of a block of its own."""
@@ -193,7 +177,7 @@ class MirroredDrafter(DFlashDrafter):
         start = time.perf_counter()
         embedded = self._target.embed(mx.array([[anchor] + [mask] * self.longest]))
         hidden = self._draft(embedded, self._context)[:, 1:]
-        self._block_seconds = time.perf_counter() - start
+        self.policy.drafted(time.perf_counter() - start)
         return hidden
 
     def _score(
@@ -209,10 +193,8 @@ class MirroredDrafter(DFlashDrafter):
 
     def _rank(self, logits: mx.array, ids: mx.array | None) -> None:
         """Queue each row's likeliest tokens, before the verify is queued."""
-        chances = mx.softmax(logits.astype(mx.float32), axis=-1)
-        best = mx.argsort(-chances, axis=-1)[:, :GUESSES]
-        tokens = best if ids is None else ids[best]
-        self._guesses = mx.take_along_axis(chances, best, -1), tokens
+        chances, places = ranking.likeliest(logits, GUESSES)
+        self._guesses = chances, places if ids is None else ids[places]
         mx.async_eval(*self._guesses)
 
     def _drop(self) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO
+from typing import Any, TextIO
 
 from ..errors import MirrorError
 from .statistics import Cycle
-from .work import Work
 
 
 class TraceWriter:
@@ -42,34 +41,37 @@ class TraceWriter:
 
     def add(self, cycle: Cycle) -> None:
         """Write a cycle."""
-        confidences, work = cycle.confidences, cycle.report.work
         if self._start is None:
             self._start = cycle.began
-        row = {
-            "depth": cycle.depth,
-            "source": cycle.plan.source or "plain",
-            "planned": cycle.plan.length,
-            "because": cycle.plan.reason,
-            "proposal": cycle.proposed,
-            "verified": len(cycle.proposed),
-            "confidences": None if confidences is None else [round(c, 4) for c in confidences],
-            "accepted": cycle.accepted,
-            "tokens": cycle.tokens,
-            "draft_ms": round(cycle.draft_seconds * 1e3, 3),
-            "verify_ms": round(cycle.verify_seconds * 1e3, 3),
-            "redone": cycle.redone,
-            "redo_ms": round(cycle.redo_seconds * 1e3, 3),
-            "cycle_ms": round(cycle.seconds * 1e3, 3),
-            "at_ms": self._since(cycle.began),
-            "ready": cycle.report.ready,
-            "device": None if work is None else list(map(self._bar, work)),
-            "finish": cycle.finish_reason,
-        }
-        print(json.dumps(row), file=self._stream, flush=True)
+        print(json.dumps(as_row(cycle, self._start)), file=self._stream, flush=True)
 
-    def _bar(self, work: Work) -> list[str | float]:
-        return [work.what, self._since(work.begin), self._since(work.end)]
 
-    def _since(self, when: float) -> float:
-        assert self._start is not None
-        return round((when - self._start) * 1e3, 3)
+def as_row(cycle: Cycle, start: float) -> dict[str, Any]:
+    """A cycle for JSON; times are milliseconds, those of the clock since `start`."""
+
+    def since(when: float) -> float:
+        return round((when - start) * 1e3, 3)
+
+    confidences, work = cycle.confidences, cycle.report.work
+    return {
+        "depth": cycle.depth,
+        "source": cycle.plan.source or "plain",
+        "planned": cycle.plan.length,
+        "because": cycle.plan.reason,
+        "proposal": cycle.proposed,
+        "verified": len(cycle.proposed),
+        "confidences": None if confidences is None else [round(c, 4) for c in confidences],
+        "accepted": cycle.accepted,
+        "tokens": cycle.tokens,
+        "draft_ms": round(cycle.draft_seconds * 1e3, 3),
+        "verify_ms": round(cycle.verify_seconds * 1e3, 3),
+        "redone": cycle.redone,
+        "redo_ms": round(cycle.redo_seconds * 1e3, 3),
+        "cycle_ms": round(cycle.seconds * 1e3, 3),
+        "at_ms": since(cycle.began),
+        "ready": cycle.report.ready,
+        "device": None
+        if work is None
+        else [[one.what, since(one.begin), since(one.end)] for one in work],
+        "finish": cycle.finish_reason,
+    }

@@ -25,7 +25,7 @@ class LatencyDevice:
         end = time.monotonic() + self._seconds
         found = self._device(part, arrays)
         if self._holds_gil:
-            _hold_until(end)
+            hold_until(end)
         else:
             time.sleep(max(0.0, end - time.monotonic()))
         return found
@@ -35,7 +35,7 @@ class LatencyDevice:
         self._device.close()
 
 
-def _hold_until(end: float) -> None:
+def hold_until(end: float) -> None:
     """Wait in C without giving up the lock, in slices of which no other thread gets one."""
     import ctypes
 

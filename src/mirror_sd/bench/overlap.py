@@ -1,0 +1,158 @@
+"""Drafting beside the verify, with a device that knows the text and only takes time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any
+
+from ..decoding.acceptance import GreedyAcceptance
+from ..decoding.branch_policy import BranchPolicy
+from ..decoding.device_draft import DeviceDraft
+from ..decoding.drafter import DFlashDrafter
+from ..decoding.length import FixedLength
+from ..decoding.mirrored import MirroredDrafter
+from ..decoding.output import until
+from ..decoding.session import Session
+from ..decoding.trace import as_row
+from ..decoding.work import BLOCK, BRANCHES
+from ..models.loading import Pair
+from ..models.target import Target
+from . import timeline
+from .machines import Machine
+from .oracle import Directions, Oracle
+
+CONTEXT = 4096
+
+
+@dataclass(frozen=True)
+class Run:
+    """An answer.
+
+    Attributes:
+        rows: its cycles, as in a trace.
+        seconds: for all of it, but the prefill.
+    """
+
+    rows: list[dict[str, Any]]
+    seconds: float
+
+    @property
+    def tokens(self) -> list[int]:
+        """What came out."""
+        return [token for row in self.rows for token in row["tokens"]]
+
+    @property
+    def timeline(self) -> timeline.Timeline:
+        """When each device worked."""
+        return timeline.read(self.rows)
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of proposals after the first that were ready."""
+        drafted = [row for row in self.rows if row["planned"]]
+        return sum(bool(row["ready"]) for row in drafted) / max(len(drafted) - 1, 1)
+
+    @property
+    def beside(self) -> float:
+        """Share of the calls beside the verify in which the target was busy."""
+        found = self.timeline
+        calls = found.spans(timeline.DEVICE, BRANCHES)
+        shared = timeline.intersection(calls, found.spans(timeline.TARGET))
+        return timeline.length(shared) / timeline.length(calls) if calls else 0.0
+
+
+class Always(BranchPolicy):
+    """Drafts beside every verify, so that the hit rate is the device's."""
+
+    def choose(self, branches: Sequence[Any], length: int, longest: int, room: int) -> int:
+        """One mask more than the tokens that are drafted."""
+        return min(length + 1, longest)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all runs share.
+
+    Attributes:
+        pair: its target verifies.
+        prompt: token ids.
+        text: the prompt's, and what plain decoding says.
+        directions: of the target's head.
+        length: tokens to draft.
+    """
+
+    pair: Pair
+    prompt: Sequence[int]
+    text: Sequence[int]
+    directions: Directions
+    length: int
+
+    def run(
+        self,
+        wrong: Callable[[int], bool],
+        seconds: float,
+        mirror: bool,
+        policy: BranchPolicy | None = None,
+        holds_gil: bool = False,
+    ) -> Run:
+        """Decode the text with a device that takes so many seconds for a call."""
+        assert self.pair.draft is not None
+        oracle = Oracle(self.text, self.directions, wrong, seconds, holds_gil)
+        device = DeviceDraft(self.pair.draft.model, lambda: oracle, CONTEXT)
+        drafter = (
+            MirroredDrafter(device, self.pair.target, policy=policy or Always())
+            if mirror
+            else DFlashDrafter(device, self.pair.target, work=device.work)
+        )
+        session = Session(
+            Target(self.pair.target, drafter.taps), [drafter], GreedyAcceptance(),
+            FixedLength(self.length),
+        )  # fmt: skip
+        session.prefill(self.prompt)
+        rows: list[dict[str, Any]] = []
+        start = time.perf_counter()
+        for cycle in session.stream(len(self.text) - len(self.prompt), until(frozenset())):
+            rows.append(as_row(cycle, start))
+        return Run(rows, time.perf_counter() - start)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What this machine's host and target take.
+
+    Attributes:
+        machine: for the simulator.
+        cycle: milliseconds of a whole drafted cycle.
+    """
+
+    machine: Machine
+    cycle: float
+
+
+def calibrate(runs: Sequence[Run], launch: float) -> Costs:
+    """Costs by runs in turn, but for what launching a call beside the verify takes.
+
+    Means, not medians: what is to be predicted are sums.
+    """
+    verifies: dict[int, list[float]] = {}
+    rest, calls, cycles = [], [], []
+    for run in runs:
+        for row in run.rows[1:]:
+            verifies.setdefault(row["verified"] + 1, []).append(row["verify_ms"])
+            if row["planned"]:
+                call = sum(end - begin for what, begin, end in row["device"] if what == BLOCK)
+                rest.append(row["cycle_ms"] - row["verify_ms"] - call)
+                calls.append(call)
+                cycles.append(row["cycle_ms"])
+    machine = Machine(
+        name="this machine",
+        source="runs in turn with the same device",
+        verify={rows: mean(times) for rows, times in verifies.items()},
+        draft=mean(calls),
+        score=mean(rest),
+        launch=launch,
+    )
+    return Costs(machine, mean(cycles))

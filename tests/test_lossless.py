@@ -178,7 +178,7 @@ def test_drafting_beside_the_verify(family, form, every):
     assert policy.launched
     if not every:
         assert running.statistics.accepted == running.statistics.drafted
-        assert policy.hits == policy.launched
+        assert policy.hits  # at once where scores are not capped, else when that has been learnt
     assert_same(family, form, longer, tokens(running, longer, 10), then)
 
 

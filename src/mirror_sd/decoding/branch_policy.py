@@ -64,9 +64,11 @@ class BranchPolicy:
         self._verifies = 0
         self._same = 0  # verifies since the other choice was made
 
-    def survival(self, length: int) -> list[float]:
-        """The chance of each drafted position of a block."""
-        return self._own.chances(length)
+    def survival(self, confidences: Sequence[float], ready: bool) -> list[float]:
+        """The chance of each drafted token, by the draft's confidence as that has turned out;
+        `ready` if they come from a branch.
+        """
+        return (self._ready if ready else self._own).calibrated(confidences)
 
     def choose(self, branches: Sequence[Branch], length: int, longest: int, room: int) -> int:
         """Masks behind each of the outcomes, 0 for no call at all. There is one more than tokens
@@ -144,9 +146,11 @@ class BranchPolicy:
         self._expected.add(chance)
         self._waited.add(waited)
 
-    def verified(self, drafted: int, accepted: int, ready: bool) -> None:
+    def verified(
+        self, drafted: int, accepted: int, ready: bool, confidences: Sequence[float] | None = None
+    ) -> None:
         """So many of the drafted tokens were right; `ready` if they came from a branch."""
-        (self._ready if ready else self._own).observe(drafted, accepted)
+        (self._ready if ready else self._own).observe(drafted, accepted, confidences)
 
     def window(self, rows: int, launched: bool, seconds: float) -> None:
         """A verify of so many rows took so long, with or without a call beside it."""

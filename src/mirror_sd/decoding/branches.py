@@ -17,10 +17,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Guess:
-    """A drafted position's likeliest tokens, the proposed one first, and their chances."""
+    """A drafted position's likeliest tokens, the likeliest first, and their chances."""
 
     tokens: Sequence[int]
     chances: Sequence[float]
+
+    def chance(self, token: int) -> float:
+        """A token's, 0 for one that is not among the likeliest."""
+        return self.chances[self.tokens.index(token)] if token in self.tokens else 0.0
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from ..models.draft_head import DraftHead
 from ..models.target import TargetModel
 from . import ranking
 from .branch_policy import BranchPolicy
-from .branches import Branch, Guess, Layout, fitting, lay_out, likeliest
+from .branches import Guess, Layout, fitting, lay_out, likeliest
 from .device_draft import DeviceDraft
 from .drafter import DFlashDrafter
 from .proposal import Draw, Proposal
@@ -33,9 +33,16 @@ GUESSES = 8  # tokens of each position's ranking that outcomes are made of
 
 @dataclass(frozen=True)
 class Verifying:
-    """So many drafted tokens are being verified, since then."""
+    """Drafted tokens are being verified.
+
+    Attributes:
+        drafted: how many.
+        confidences: the draft's chance for each; None if there is nothing to draft beside with.
+        began: when, by time.perf_counter.
+    """
 
     drafted: int
+    confidences: list[float] | None
     began: float
 
 
@@ -91,7 +98,9 @@ class MirroredDrafter(DFlashDrafter):
         verifying, self._verifying = self._verifying, None
         if verifying is not None:
             accepted = min(len(tokens) - 1, verifying.drafted)
-            self.policy.verified(verifying.drafted, accepted, self._from_branch)
+            self.policy.verified(
+                verifying.drafted, accepted, self._from_branch, verifying.confidences
+            )
             self.policy.window(
                 verifying.drafted + 1, self._launch is not None, now - verifying.began
             )
@@ -112,10 +121,15 @@ class MirroredDrafter(DFlashDrafter):
 
     def meanwhile(self, drafted: Sequence[int]) -> None:
         """Draft behind the likeliest outcomes of verifying these tokens."""
-        self._since, self._verifying = [], Verifying(len(drafted), time.perf_counter())
+        self._since, began = [], time.perf_counter()
+        self._verifying = Verifying(len(drafted), None, began)
         if self._device.failed or self._guesses is None:
             return
-        found = self._outcomes(drafted)
+        guesses = _read(*self._guesses)
+        said = [guess.chance(token) for token, guess in zip(drafted, guesses, strict=False)]
+        self._verifying = Verifying(len(drafted), said, began)
+        survival = self.policy.survival(said, self._from_branch)
+        found = likeliest(self._anchor, drafted, guesses, survival, self._device.room)
         depth = self.policy.choose(found, self._planned, self.longest, self._device.room)
         if not depth:
             return
@@ -126,18 +140,6 @@ class MirroredDrafter(DFlashDrafter):
             mx.eval(embedded)
             hidden = self._device.ahead(embedded, layout.positions, layout.seen, self._context)
         self._launch = Launch(layout, hidden)
-
-    def _outcomes(self, drafted: Sequence[int]) -> list[Branch]:
-        """The likeliest outcomes of verifying these tokens."""
-        assert self._guesses is not None
-        chances, tokens = (array.tolist() for array in self._guesses)
-        guesses = [Guess(*row) for row in zip(tokens, chances, strict=True)]
-        survival = self.policy.survival(len(drafted))
-        for i, token in enumerate(drafted):
-            if i < len(guesses) and token in guesses[i].tokens:
-                said = guesses[i].chances[guesses[i].tokens.index(token)]
-                survival[i] = (survival[i] + said) / 2
-        return likeliest(self._anchor, drafted, guesses, survival, self._device.room)
 
     def report(self) -> Report:
         """What the device has done, and whether the latest proposal had been ready."""
@@ -201,3 +203,7 @@ class MirroredDrafter(DFlashDrafter):
         if self._launch is not None:
             self._launch.hidden.cancel()
             self._launch = None
+
+
+def _read(chances: mx.array, tokens: mx.array) -> list[Guess]:
+    return [Guess(*row) for row in zip(tokens.tolist(), chances.tolist(), strict=True)]

@@ -17,6 +17,7 @@ from mirror_sd.ane.plan import Plan
 from mirror_sd.ane.reference import ReferenceDraft
 from mirror_sd.ane.shapes import SLIDING, Bucket, DraftShape
 from mirror_sd.bench.random_draft import RandomTensors, tables
+from mirror_sd.devices.device import Inline
 
 TINY = DraftShape(
     hidden=64, taps=2, heads=4, kv_heads=2, head_dim=16, intermediate=96, eps=1e-6, bias=False,
@@ -74,7 +75,7 @@ def hosted(
     ]
     return host(
         plan.shape, bucket, plan.parts, plan.calibration, tables(plan.shape),
-        lambda part, arrays: emulators[part](arrays),
+        Inline(lambda part, arrays: emulators[part](arrays)),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mirror_sd.ane.devices import CoreMLDevice, CoreMLRecipe, EmulatorRecipe
-from mirror_sd.devices.device import DeviceError
+from mirror_sd.devices.device import DeviceError, Inline
 
 from .drafts import BUCKET, TINY, compiled, hosted
 
@@ -69,5 +69,5 @@ def test_the_emulator_as_a_device(tmp_path):
     features, block = np.ones((3, 128)), np.ones((4, 64))
     straight = hosted(tmp_path / "p", plan)
     by_device = hosted(tmp_path / "p", plan)
-    by_device._call = device
+    by_device._device = Inline(device)
     assert np.array_equal(by_device(features, block), straight(features, block))

@@ -17,6 +17,7 @@ from mirror_sd.ane.reference import ReferenceDraft
 from mirror_sd.ane.shapes import Bucket, DraftShape, aligned
 from mirror_sd.ane.weight_check import int8_steps
 from mirror_sd.ane.weights import DraftWeights
+from mirror_sd.devices.device import DeviceError
 from mirror_sd.errors import CheckpointError, UnsupportedError
 
 from .drafts import (
@@ -280,5 +281,5 @@ def test_other_shapes_are_refused_by_the_emulator(tmp_path):
             return {**arrays, "hidden": arrays["hidden"][..., :8]}
 
     draft.__class__ = Wrong
-    with pytest.raises(ValueError, match=r"input hidden is \(1, 64, 1, 8\), declared as"):
+    with pytest.raises(DeviceError, match=r"input hidden is \(1, 64, 1, 8\), declared as"):
         draft(np.zeros((1, 128)), np.zeros((2, 64)))

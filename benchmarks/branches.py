@@ -24,6 +24,7 @@ from mirror_sd.bench import environment, prompts
 
 # isort: split
 import mlx.core as mx
+
 from mirror_sd.bench.overlap import Always
 from mirror_sd.decoding import plain
 from mirror_sd.decoding.acceptance import GreedyAcceptance

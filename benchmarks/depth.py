@@ -20,21 +20,6 @@ from mlx_lm.generate import generate_step
 
 from mirror_sd.bench import environment, prompts
 from mirror_sd.decoding.output import until
-from mirror_sd.decoding.prompt import chat_tokens
-
-FILLER = "The town lies on a river, and on market days the farmers come in by boat. "
-QUESTION = "\nNow write a Python function that adds two numbers, and explain it."
-
-
-def prompt_of(tokenizer, depth: int) -> list[int]:
-    """A chat prompt of about `depth` tokens (at least the question's own)."""
-    texts = "".join(prompt.label + "\n" for prompt in prompts.builtin(4))
-    filler = texts
-    while len(tokenizer.encode(filler)) < depth:
-        filler += FILLER * 20 + texts
-    cut = tokenizer.decode(tokenizer.encode(filler)[:depth])
-    content = (cut if depth else "") + QUESTION
-    return chat_tokens(tokenizer, [{"role": "user", "content": content}])
 
 
 def plain_rate(session, count: int) -> float:
@@ -54,7 +39,7 @@ def plain_rate(session, count: int) -> float:
 
 
 def measure(pair, tokenizer, depth: int, settings) -> tuple[int, float, float, float, str]:
-    prompt = prompt_of(tokenizer, depth)
+    prompt = prompts.of_depth(tokenizer, depth)
     session = mirror_sd.make_session(pair)
     ratios, rates, plain_rates = [], [], []
     sources: dict[str, int] = {}

@@ -17,6 +17,8 @@ from .evaluate import (
     calibration_error,
     positions,
 )
+from .markdown import facts as as_list
+from .markdown import table
 
 BLUE, ORANGE = "#2c7fb8", "#e08214"
 
@@ -32,7 +34,7 @@ def markdown(answers: Sequence[Answer], facts: Mapping[str, str], plot: str | No
     bins = calibration(answers)
     parts = [
         "# Evaluation of a draft",
-        "\n".join(f"- {label}: {value}" for label, value in facts.items()),
+        as_list(facts),
         "## Acceptance and speed by kind of prompt",
         _kinds(answers),
         "Acceptance length is the mean number of tokens per target pass with whole blocks, the "
@@ -68,7 +70,7 @@ def _kinds(answers: Sequence[Answer]) -> str:
     if len(groups) > 1:
         kinds = [acceptance_length(group) for kind, group in groups.items() if kind != "all"]
         rows.append(["mean of kinds", "", "", f"{mean(kinds):.2f}", *[""] * (len(head) - 4)])
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _positions(answers: Sequence[Answer]) -> str:
@@ -82,17 +84,12 @@ def _positions(answers: Sequence[Answer]) -> str:
         ]
         for number, place in enumerate(found, 1)
     ]
-    return _table(["position", "reached", "right, if reached", "accepted, of all blocks"], rows)
+    return table(["position", "reached", "right, if reached", "accepted, of all blocks"], rows)
 
 
 def _calibration(bins: Sequence[Bin]) -> str:
     rows = [[f"{b.confidence:.2f}", f"{b.right:.2f}", str(b.count)] for b in bins]
-    return _table(["confidence", "right", "tokens"], rows)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+    return table(["confidence", "right", "tokens"], rows)
 
 
 def plot(answers: Sequence[Answer], file: Path) -> None:

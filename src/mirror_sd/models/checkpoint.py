@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from collections.abc import Iterator
@@ -174,6 +175,15 @@ def data_bytes(file: Path) -> int:
         ValueError: it has none, or it cannot be read.
     """
     return _header(file)[1]
+
+
+def fingerprint(folder: Path) -> str:
+    """sha256 over the weight files: the same in whatever format they are loaded."""
+    digest = hashlib.sha256()
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()
 
 
 def _header(file: Path) -> tuple[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,10 +25,7 @@ def draft_folder(name: str) -> Path:
 
 def fingerprint(name: str) -> str:
     """sha256 over a draft's weight files: the same in whatever format it is loaded."""
-    digest = hashlib.sha256()
-    for file in sorted(draft_folder(name).glob("*.safetensors")):
-        digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()
+    return checkpoint.fingerprint(draft_folder(name))
 
 
 def read_config(name: str, target: TargetModel) -> tuple[DraftConfig, dict[str, Any]]:

@@ -112,6 +112,14 @@ def measure(
     return found, checkpoint.look(name, "draft")[1]
 
 
+def fingerprints(pair: Pair) -> dict[str, str]:
+    """What tells the weights of a target and its draft from others."""
+    found = {"target": checkpoint.fingerprint(_target_folder(pair.target.name, None))}
+    if pair.draft is not None:
+        found["draft"] = draft_file.fingerprint(pair.draft.name)
+    return found
+
+
 def _target_folder(target: str, progress: demo.Progress | None) -> Path:
     if target == demo.NAME:
         return demo.target_folder(progress)

@@ -120,9 +120,10 @@ def load(
         dtype: "auto" keeps weights as stored on a GPU and computes in float32 on a CPU; "stored",
             "float32", "bfloat16", "float16", or "quantized" (float32 with quantised weights).
         draft_bits: quantise the draft to 8 or 4 bits.
-        programs: a compiled draft (`mirror-sd compile`): it drafts on a device of its own, in a
-            worker process. Should that fail, the MLX draft takes over, with a notice.
-        device: for `programs`: "coreml" on a Mac, "emulator", or "auto".
+        programs: a compiled draft (`mirror-sd compile`): it drafts on a device of its own. Should
+            that fail, the MLX draft takes over, with a notice.
+        device: for `programs`: on a Mac "coreml" (in this process, through pyobjc) or
+            "coreml-worker" (in one of its own), "emulator", or "auto".
         progress: called with (label, share done or None) while the demo pair is prepared.
 
     Returns:

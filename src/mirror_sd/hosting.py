@@ -9,12 +9,14 @@ import warnings
 from pathlib import Path
 
 from .ane import plan as plans
-from .ane.devices import CoreMLRecipe, EmulatorRecipe
+from .ane.devices import CoreMLRecipe, EmulatorRecipe, open_surfaces
 from .ane.host import HostedDraft
 from .ane.parts import inputs, outputs
+from .ane.plan import Plan
 from .ane.shapes import Bucket
+from .ane.surfaces import frameworks
 from .decoding.device_draft import DeviceDraft
-from .devices.device import Checked
+from .devices.device import Checked, Executor
 from .devices.kind import DeviceKind
 from .devices.worker import CALL_SECONDS, LOAD_SECONDS, WorkerDevice
 from .errors import Notice, PairingError, UnsupportedError
@@ -32,12 +34,13 @@ def place(
     load_seconds: float = LOAD_SECONDS,
     call_seconds: float = CALL_SECONDS,
 ) -> DeviceDraft:
-    """Open a compiled draft on a device, in a worker process.
+    """Open a compiled draft on a device: in a worker process, or on a Mac in this one.
 
     Args:
         draft: the MLX draft that the programs were compiled from.
         folder: where the programs lie.
-        kind: auto is Core ML on a Mac, and elsewhere the emulator, with a notice.
+        kind: auto is Core ML on a Mac, and elsewhere the emulator, with a notice. Core ML runs in
+            this process through pyobjc, and without that in a worker, with a notice.
         context: width of the cached context; None: the narrowest that was compiled, since
             coremltools copies and converts all of it in every call.
         load_seconds: how long loading may take.
@@ -58,10 +61,14 @@ def place(
             f"these programs hold blocks of {bucket.block} positions, the draft's have {size}; "
             "compile it again without --block"
         )
-    recipe = _recipe(folder, bucket, kind)
-    given = max(_size(inputs(plan.shape, bucket, part)) for part in plan.parts)
-    found = max(_size(outputs(plan.shape, bucket, part)) for part in plan.parts)
-    device = Checked(WorkerDevice(recipe, given, found, load_seconds, call_seconds))
+    kind = _settle(kind)
+    found = frameworks() if kind is DeviceKind.coreml else None
+    executor: Executor
+    if found is not None:
+        executor = open_surfaces(found, folder, bucket, _compiled(), call_seconds)
+    else:
+        executor = _worker(plan, folder, bucket, kind, load_seconds, call_seconds)
+    device = Checked(executor)
     atexit.register(device.close)
     tables = rope_tables(draft.model)
     return DeviceDraft(
@@ -72,20 +79,46 @@ def place(
     )
 
 
-def _recipe(folder: Path, bucket: Bucket, kind: DeviceKind) -> CoreMLRecipe | EmulatorRecipe:
+def _settle(kind: DeviceKind) -> DeviceKind:
+    """What is meant, and there."""
     mac = platform.system() == "Darwin"
-    if kind is DeviceKind.coreml and not mac:
+    if kind in (DeviceKind.coreml, DeviceKind.coreml_worker) and not mac:
         raise UnsupportedError("Core ML is there on a Mac only; --device emulator runs anywhere")
-    if kind is DeviceKind.coreml or (kind is DeviceKind.auto and mac):
-        return CoreMLRecipe(folder, bucket.function, cache_dir() / "coreml")
-    if kind is DeviceKind.auto:
+    if kind is DeviceKind.auto and not mac:
         warnings.warn(
             "no Neural Engine here: the draft's programs are emulated, which is slow and only "
             "shows what they compute",
             Notice,
-            stacklevel=3,
+            stacklevel=4,
         )
-    return EmulatorRecipe(folder, bucket.function)
+        return DeviceKind.emulator
+    if kind is DeviceKind.auto:
+        kind = DeviceKind.coreml
+    if kind is DeviceKind.coreml and frameworks() is None:
+        warnings.warn(
+            "pyobjc is not installed: Core ML runs in a worker through coremltools, which copies "
+            "every input; pip install 'mirror-sd[ane]' installs it",
+            Notice,
+            stacklevel=4,
+        )
+        return DeviceKind.coreml_worker
+    return kind
+
+
+def _worker(
+    plan: Plan, folder: Path, bucket: Bucket, kind: DeviceKind, load: float, call: float
+) -> WorkerDevice:
+    """The programs in a process of their own."""
+    recipe: EmulatorRecipe | CoreMLRecipe = EmulatorRecipe(folder, bucket.function)
+    if kind is DeviceKind.coreml_worker:
+        recipe = CoreMLRecipe(folder, bucket.function, _compiled())
+    given = max(_size(inputs(plan.shape, bucket, part)) for part in plan.parts)
+    found = max(_size(outputs(plan.shape, bucket, part)) for part in plan.parts)
+    return WorkerDevice(recipe, given, found, load, call)
+
+
+def _compiled() -> Path:
+    return cache_dir() / "coreml"
 
 
 def _size(shapes: dict[str, tuple[int, ...]]) -> int:

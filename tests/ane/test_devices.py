@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import platform
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from mirror_sd.ane.devices import CoreMLDevice, CoreMLRecipe, EmulatorRecipe
+from mirror_sd.ane.devices import CoreMLDevice, CoreMLRecipe, EmulatorRecipe, kept
 from mirror_sd.devices.device import DeviceError, Inline
 
 from .drafts import BUCKET, TINY, compiled, hosted
@@ -52,15 +51,13 @@ def test_what_core_ml_compiles_is_kept(tmp_path):
         made.append(package)
         return str(place)
 
-    ct = SimpleNamespace(utils=SimpleNamespace(compile_model=compile_model))
-    recipe = CoreMLRecipe(tmp_path / "p", BUCKET.function, tmp_path / "kept")
     package = plan.package(tmp_path / "p", 0)
-    first = recipe._model(ct, package)
-    assert first == recipe._model(ct, package)
+    first = kept(package, tmp_path / "kept", compile_model)
+    assert first == kept(package, tmp_path / "kept", compile_model)
     assert first.parent == tmp_path / "kept"
     assert len(made) == 1
     compiled(tmp_path / "p", TINY, "int8")
-    assert recipe._model(ct, package) != first
+    assert kept(package, tmp_path / "kept", compile_model) != first
 
 
 def test_the_emulator_as_a_device(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from . import plan as plans
 from . import reader
 from .emulator import Emulator
 from .hardware import PRESETS
+from .parts import outputs
+from .shapes import Bucket
+from .surfaces import Frameworks, SurfaceExecutor, load
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,8 @@ class _Emulated:
 
 @dataclass(frozen=True)
 class CoreMLRecipe:
-    """Makes a device of Core ML, with CPU and Neural Engine allowed. On a Mac only.
+    """Makes a device of Core ML through coremltools, with CPU and Neural Engine allowed. On a Mac
+    only, and best in a worker: coremltools holds Python's lock.
 
     Attributes:
         folder: of the compiled draft.
@@ -77,10 +82,13 @@ class CoreMLRecipe:
             raise DeviceError("Core ML is there on a Mac only")
         import coremltools as ct
 
+        def make(package: Path) -> str:
+            return str(ct.utils.compile_model(str(package)))
+
         plan = plans.read(self.folder, check=False)
         models = [
             ct.models.CompiledMLModel(
-                str(self._model(ct, plan.package(self.folder, index))),
+                str(kept(plan.package(self.folder, index), self.compiled, make)),
                 compute_units=ct.ComputeUnit.CPU_AND_NE,
                 function_name=self.function,
             )
@@ -88,18 +96,53 @@ class CoreMLRecipe:
         ]
         return CoreMLDevice(models)
 
-    def _model(self, ct: Any, package: Path) -> Path:
-        """A package compiled to a place that stays, named by its content and macOS."""
-        digest = hashlib.sha256(platform.mac_ver()[0].encode())
-        for file in sorted(package.rglob("*")):
-            if file.is_file():
-                digest.update(plans.sha256(file).encode())
-        place = self.compiled / f"{digest.hexdigest()[:32]}.mlmodelc"
-        if not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            made = ct.utils.compile_model(str(package))
-            shutil.move(made, place)
-        return place
+
+def kept(package: Path, folder: Path, make: Callable[[Path], str]) -> Path:
+    """A package as Core ML compiles it, in a place that stays, named by its content and macOS.
+
+    Args:
+        package: what is compiled.
+        folder: of all that was compiled.
+        make: compiles, to a place of Core ML's choice.
+    """
+    digest = hashlib.sha256(platform.mac_ver()[0].encode())
+    for file in sorted(package.rglob("*")):
+        if file.is_file():
+            digest.update(plans.sha256(file).encode())
+    place = folder / f"{digest.hexdigest()[:32]}.mlmodelc"
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(make(package), place)
+    return place
+
+
+def open_surfaces(
+    found: Frameworks, folder: Path, bucket: Bucket, compiled: Path, call_seconds: float
+) -> SurfaceExecutor:
+    """Core ML in this process, through pyobjc.
+
+    Args:
+        found: Apple's frameworks.
+        folder: of the compiled draft.
+        bucket: whose functions are called.
+        compiled: as for `CoreMLRecipe`.
+        call_seconds: how long a call may take.
+
+    Raises:
+        DeviceError: Core ML does not compile or load a program.
+    """
+
+    def make(package: Path) -> str:
+        url, error = found.coreml.MLModel.compileModelAtURL_error_(found.url(str(package)), None)
+        if url is None:
+            raise DeviceError(f"Core ML does not compile {package.name}: {error}")
+        return str(url.path())
+
+    plan = plans.read(folder, check=False)
+    packages = [plan.package(folder, index) for index in range(len(plan.parts))]
+    models = [load(found, str(kept(one, compiled, make)), bucket.function) for one in packages]
+    results = [outputs(plan.shape, bucket, part) for part in plan.parts]
+    return SurfaceExecutor(found, models, results, call_seconds)
 
 
 class CoreMLDevice:

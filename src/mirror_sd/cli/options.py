@@ -58,15 +58,13 @@ DraftWindow = Annotated[
 ]
 Programs = Annotated[
     Path | None,
-    typer.Option(
-        help="A compiled draft (mirror-sd compile): it drafts on a device of its own, in a worker "
-        "process."
-    ),
+    typer.Option(help="A compiled draft (mirror-sd compile): it drafts on a device of its own."),
 ]
 Device = Annotated[
     DeviceKind,
     typer.Option(
-        help="For --programs: [bold]coreml[/] on a Mac, [bold]emulator[/] anywhere (slow), or "
+        help="For --programs: [bold]coreml[/] on a Mac, in this process through pyobjc; "
+        "[bold]coreml-worker[/] in one of its own; [bold]emulator[/] anywhere (slow); or "
         "[bold]auto[/]."
     ),
 ]

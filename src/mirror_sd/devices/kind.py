@@ -6,8 +6,11 @@ from enum import StrEnum
 
 
 class DeviceKind(StrEnum):
-    """What runs a compiled draft; auto is Core ML on a Mac, and elsewhere the emulator."""
+    """What runs a compiled draft: Core ML in this process (through pyobjc) or in a worker (through
+    coremltools), or the emulator. auto is Core ML on a Mac, and elsewhere the emulator.
+    """
 
     auto = "auto"
     coreml = "coreml"
+    coreml_worker = "coreml-worker"
     emulator = "emulator"

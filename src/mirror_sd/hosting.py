@@ -79,12 +79,21 @@ def place(
     )
 
 
-def _settle(kind: DeviceKind) -> DeviceKind:
-    """What is meant, and there."""
+def check_kind(kind: DeviceKind) -> None:
+    """Whether this machine has such a device.
+
+    Raises:
+        UnsupportedError: Core ML is asked for where there is none.
+    """
     mac = platform.system() == "Darwin"
     if kind in (DeviceKind.coreml, DeviceKind.coreml_worker) and not mac:
         raise UnsupportedError("Core ML is there on a Mac only; --device emulator runs anywhere")
-    if kind is DeviceKind.auto and not mac:
+
+
+def _settle(kind: DeviceKind) -> DeviceKind:
+    """What is meant, and there."""
+    check_kind(kind)
+    if kind is DeviceKind.auto and platform.system() != "Darwin":
         warnings.warn(
             "no Neural Engine here: the draft's programs are emulated, which is slow and only "
             "shows what they compute",

@@ -5,19 +5,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten
 
-from .ane.head import Rows
+from .ane.calibration import Calibration
+from .ane.head import HeadPlan, Rows
 from .ane.host import Tables
-from .ane.shapes import DraftShape
+from .ane.plan import LIMIT, Plan
+from .ane.shapes import Bucket, DraftShape
 from .errors import UnsupportedError
 from .models.draft import DFlashDraft
 from .models.draft_config import SLIDING
+from .models.draft_file import fingerprint
+from .models.loading import Pair
 from .models.target import TargetModel
 
 
@@ -47,6 +52,27 @@ def shape_of(draft: DFlashDraft) -> DraftShape:
         causal=tuple(layer.self_attn.causal for layer in draft.layers),
         window=config.sliding_window,
     )
+
+
+def compile_pair(
+    pair: Pair,
+    folder: Path,
+    buckets: Sequence[Bucket],
+    calibration: Calibration,
+    scheme: str = "int8",
+    limit: float = LIMIT,
+    head: tuple[HeadPlan, Rows] | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Plan:
+    """Compile a pair's draft: `ane.package.compile_draft` with the pair's own tensors and name."""
+    from .ane.package import compile_draft
+
+    assert pair.draft is not None
+    draft = pair.draft
+    return compile_draft(
+        folder, shape_of(draft.model), Tensors(draft.model), buckets, scheme, calibration,
+        fingerprint(draft.name), draft.name, limit, head, progress,
+    )  # fmt: skip
 
 
 class Tensors(Mapping[str, np.ndarray]):

@@ -127,3 +127,13 @@ def test_named_machines(machine):
     adaptive = predict(TEXTS, machine, AdaptiveLength()).span
     assert adaptive <= 1.03 * plain
     assert machine.source
+
+
+def test_a_call_that_costs_too_much_is_tried_twice():
+    """A short answer must not pay for trials that cannot end well."""
+    here = Machine("", "", {1: 60, 4: 100}, draft=90.0, contention=1.0)
+    few = [Text(text.accepted[:30], text.confidences[:30]) for text in TEXTS[:1]]
+    found = predict(few, here, FixedLength(3), FORESIGHT["as measured"])
+    assert found.launched == 2
+    free = predict(few, Machine("", "", here.verify, draft=90.0), FixedLength(3), FORESIGHT["good"])
+    assert free.launched > 8

@@ -25,7 +25,7 @@ from . import plan as plans
 from .calibration import Calibration
 from .head import HeadPlan, Rows
 from .parts import Part, split
-from .plan import Plan
+from .plan import LIMIT, Plan
 from .quantize import BYTES_PER_PARAMETER, SCHEMES, Quantized, error, stored
 from .shapes import Bucket, DraftShape
 from .weights import DraftWeights
@@ -33,7 +33,6 @@ from .weights import DraftWeights
 if TYPE_CHECKING:
     from .toolkit import mil
 
-LIMIT = 250e6  # bytes of weights per program: beyond that, loading was reported to fail
 NAMESPACE = uuid.UUID("b6d1f2a4-6c0e-4f43-9d50-0c7ef1b6a9d7")
 UNSTEADY = ("com.github.apple.coremltools.conversion_date",)
 

@@ -16,6 +16,7 @@ from .parts import Part, Unit
 from .shapes import Bucket, DraftShape
 
 MANIFEST = "manifest.json"
+LIMIT = 250e6  # bytes of weights per program: beyond that, loading was reported to fail
 FORMAT = 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
@@ -145,6 +146,57 @@ def placement(folder: Folder, context: Context = None, report: Report = None) ->
     _write(report, rows)
 
 
+@app.command()
+def doctor(
+    model: options.Model = "demo",
+    draft: options.Draft = None,
+    programs: Annotated[
+        Path | None, typer.Option(help="A compiled draft. Default: it is compiled for this.")
+    ] = None,
+    device: options.Device = options.DeviceKind.auto,
+    per_kind: Annotated[
+        int, typer.Option(min=1, help="Built-in prompts of each of the six kinds.")
+    ] = 1,
+    max_tokens: options.MaxTokens = 32,
+    runs: Annotated[int, typer.Option(min=1, help="Answers of each way of decoding.")] = 3,
+    out: Annotated[Path, typer.Option(help="Report, in Markdown.")] = Path("ane-doctor.md"),
+    dtype: options.Dtype = options.DtypeChoice.auto,
+) -> None:
+    """Check a compiled draft on this machine, step by step. Exit code 1: a step failed.
+
+    On a Mac: compiles, asks Core ML for its placement, compares the Neural Engine's results with
+    the emulator's, times its calls, and decodes mirrored against plain. Elsewhere the emulator
+    takes the device's place, and what only a Mac can tell is named.
+    """
+    from ..bench import doctor as doctors
+    from ..bench.environment import describe
+    from ..errors import PromptError
+    from ..hosting import check_kind
+
+    check_kind(device)
+    pair, tokenizer = options.load_pair(model, draft, False, dtype, None)
+    if pair.draft is None:
+        raise PromptError(f"no draft is known for {model}: name one with --draft")
+    with tempfile.TemporaryDirectory(prefix="mirror-sd-") as scratch:
+        folder = programs or Path(scratch) / "programs"
+        doctor = doctors.Doctor(pair, tokenizer, folder, device, per_kind, max_tokens, runs)
+        if doctor.emulates:
+            view.show_note(
+                "no Neural Engine is asked here: the emulator takes its place. Placement, its "
+                "results against the emulator's, and its speed need a Mac"
+            )
+        with view.Steps("Checking") as bar:
+            sections = list(doctor.run(bar))
+    asked = "emulator" if doctor.emulates else device.value
+    facts = {"target": model, "draft": pair.draft.name, "draft's device": asked, **describe()}
+    text = doctors.report(sections, facts)
+    view.out.print(text, soft_wrap=True, markup=False)
+    options.write(out, text)
+    view.show_note(f"report: {out}")
+    if any(section.verdict is doctors.Verdict.failed for section in sections):
+        raise typer.Exit(1)
+
+
 def _packages(folder: Path) -> list[Path]:
     from ..ane import plan as plans
 
@@ -155,7 +207,7 @@ def _packages(folder: Path) -> list[Path]:
 
 def _write(file: Path | None, content: Any) -> None:
     if file is not None:
-        file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        options.write(file, json.dumps(content, indent=1) + "\n")
 
 
 def _findings(rows: list[dict[str, Any]]) -> Table:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import MirrorError, PromptError
+from ..errors import PromptError
 from . import options, view
 
 if TYPE_CHECKING:
@@ -117,13 +117,7 @@ def _report(results: list[Result], facts: dict[str, str], out: Path | None) -> N
     view.out.print(speed_report.text(results, facts, None), soft_wrap=True)
     if out is None:
         return
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        report = speed_report.text(results, facts, PLOT)
-        (out / REPORT).write_text(report, encoding="utf-8")
-        data = json.dumps(speed_report.as_dict(results, facts), indent=1)
-        (out / DATA).write_text(data + "\n", encoding="utf-8")
-    except OSError as error:
-        raise MirrorError(f"cannot write to {out}: {error.strerror}") from error
+    options.write(out / REPORT, speed_report.text(results, facts, PLOT))
+    options.write(out / DATA, json.dumps(speed_report.as_dict(results, facts), indent=1) + "\n")
     speed_report.plot(results, out / PLOT)
     view.show_note(f"report: {out / REPORT}, data: {out / DATA}, plot: {out / PLOT}")

@@ -83,12 +83,10 @@ def compile_(
     Needs coremltools: pip install 'mirror-sd[ane]'.
     """
     from ..ane.head import divide
-    from ..ane.package import compile_draft
     from ..ane.shapes import Bucket, aligned
     from ..bench.calibration import calibration_requests
-    from ..models.draft_file import fingerprint
     from ..models.requests import read
-    from ..programs import Tensors, head_rows, shape_of
+    from ..programs import compile_pair, head_rows, shape_of
 
     pair, tokenizer = options.load_pair(model, draft, False, dtype, None)
     assert pair.draft is not None
@@ -104,11 +102,9 @@ def compile_(
     requests = calibration_requests() if prompts is None else read(prompts)
     calibration = _calibrate(pair, tokenizer, requests, tokens)
     with view.Steps("Compiling") as bar:
-        plan = compile_draft(
-            out, shape, Tensors(found), buckets, weights.value, calibration,
-            fingerprint(pair.draft.name), pair.draft.name, limit * 1e6,
-            divided, bar,
-        )  # fmt: skip
+        plan = compile_pair(
+            pair, out, buckets, calibration, weights.value, limit * 1e6, divided, bar
+        )
     view.out.print(_summary(plan, out))
     view.out.print(_errors(plan))
     view.show_note(f"prove it with: mirror-sd ane emulate {out} --model {model}")

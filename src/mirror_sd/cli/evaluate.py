@@ -65,7 +65,7 @@ def evaluate(
     }
     view.out.print(markdown(answers, facts, None), soft_wrap=True)
     if out is not None:
-        _write(out, markdown(answers, facts, PLOT))
+        options.write(out / REPORT, markdown(answers, facts, PLOT))
         plot(answers, out / PLOT)
         view.show_note(f"report: {out / REPORT}, plot: {out / PLOT}")
 
@@ -81,13 +81,3 @@ def _requests(source: str, limit: int | None) -> list[Request]:
         if limit is None or sum(k.kind == request.kind for k in kept) < limit:
             kept.append(request)
     return kept
-
-
-def _write(folder: Path, text: str) -> None:
-    from ..errors import MirrorError
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / REPORT).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise MirrorError(f"cannot write {folder / REPORT}: {error.strerror}") from error

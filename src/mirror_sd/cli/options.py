@@ -218,3 +218,18 @@ def load_pair(
             device=device.value,
             progress=progress,
         )
+
+
+def write(file: Path, text: str) -> None:
+    """Write a report, into a folder that is made.
+
+    Raises:
+        MirrorError: it cannot be written.
+    """
+    from ..errors import MirrorError
+
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise MirrorError(f"cannot write {file}: {error.strerror}") from error

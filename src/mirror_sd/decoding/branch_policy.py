@@ -19,7 +19,9 @@ from .survival import Survival, expected_tokens
 
 DECAY = 0.97
 WARM_UP = 2  # verifies without a call beside them at first, so that their time alone is known
-TRIALS = 8  # calls before they are judged
+SURE = 2  # calls that show what they cost
+TRIALS = 8  # calls before hits are judged, unless even many would not pay for the cost
+HOPE = 0.1  # the hit rate that is not ruled out until then, besides twice what is expected
 LOOK_AGAIN = 64  # verifies after which the other choice is tried once
 REMEMBERED = 9  # latest times of a kind; their median counts
 PRIOR = 2.0  # calls for which the draft's own chances are taken at their word
@@ -81,10 +83,11 @@ class BranchPolicy:
             room: positions of a call.
         """
         self._verifies += 1
-        depth, saved = self._best(branches, length, longest, room)
+        depth, saved, hoped = self._best(branches, length, longest, room)
         if not depth or self._verifies <= WARM_UP:
             return 0
-        wanted = saved > 0 or self.launched < TRIALS
+        trying = self.launched < SURE or (self.launched < TRIALS and hoped > 0)
+        wanted = saved > 0 or trying
         if self._same >= LOOK_AGAIN:
             self._same = 0
             return 0 if wanted else depth
@@ -93,9 +96,11 @@ class BranchPolicy:
 
     def _best(
         self, branches: Sequence[Branch], length: int, longest: int, room: int
-    ) -> tuple[int, float]:
-        """The best number of masks, and the seconds a call saves with it."""
-        found = 0, float("-inf")
+    ) -> tuple[int, float, float]:
+        """The best number of masks, the seconds a call saves with it, and those that it would save
+        if hits were much better than they seem.
+        """
+        found = 0, float("-inf"), float("-inf")
         cost = self._waited.value + self.slowed
         for depth in range(1, min(length, longest) + 1):
             masks = min(depth + 1, longest)
@@ -103,9 +108,10 @@ class BranchPolicy:
             if kept:
                 hit = self._caught.value / max(self._expected.value, 1e-6)
                 hit = min(1.0, hit * sum(branch.chance for branch in kept))
-                saved = hit * self.gain(length, depth) - cost
+                gain = self.gain(length, depth)
+                saved = hit * gain - cost
                 if saved >= found[1]:
-                    found = masks, saved
+                    found = masks, saved, min(1.0, 2 * hit + HOPE) * gain - cost
         return found
 
     def gain(self, length: int, depth: int) -> float:

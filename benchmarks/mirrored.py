@@ -9,15 +9,19 @@ would only slow the target down. The two kinds of run alternate, since the machi
 Overlap is the intersection of the device's calls beside the verify with the target's intervals,
 over the former's length; hidden is how much less drafting the target waited for than in turn, over
 what the hit rate allows. The bound is (Tv + Td) / (Tv + (1 - p) Td) for a hit rate p, Tv being all
-of a cycle but the draft. The simulator is given what the target costs in the runs in turn, what
-launching costs, and the cycles, and predicts the time of the others.
+of a cycle but the draft; hits are counted over all blocks, an answer's first one included, which
+cannot hit. The simulator is given what the target and the host cost in runs with a device that
+takes no time, in turn or mirrored, the cycles, and the draft's time; it predicts the whole. Figures
+are medians of each round's own ratios. "By policy" is the speed over serial where the policy decides
+whether to draft beside a verify, as in use; elsewhere it always does.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from statistics import mean
+from enum import Enum
+from statistics import mean, median
 
 import mirror_sd
 from mirror_sd.bench import environment, prompts
@@ -27,11 +31,25 @@ from mirror_sd.bench.oracle import Directions
 from mirror_sd.bench.overlap import Bench, Run, calibrate
 from mirror_sd.bench.simulator import replay
 from mirror_sd.decoding import plain
+from mirror_sd.decoding.branch_policy import BranchPolicy
 
 COLUMNS = (
     "wrong at", "draft over verify", "hits", "overlap", "hidden", "speed over serial", "bound",
+    "by policy",
     "serial, predicted", "mirrored, predicted", "identical",
 )  # fmt: skip
+
+
+SHARES = (0.0, 0.2, 0.5, 1.0)  # of a verify
+
+
+class How(Enum):
+    turns = "in turn"
+    always = "beside every verify"
+    policy = "where it pays"
+
+
+Found = dict[tuple[float, How], list[Run]]
 
 
 def never(place: int) -> bool:
@@ -48,55 +66,64 @@ def main() -> None:
     prompt = prompts.builtin(1)[0].encode(tokenizer)
     text = plain.run(pair.target, tokenizer, prompt, settings.tokens).tokens
     bench = Bench(pair, prompt, [*prompt, *text], Directions(pair.target), settings.length)
-    print("\n".join(f"{label}: {value}" for label, value in environment.describe().items()))
-
-    def alternate(wrong, seconds: float) -> tuple[list[Run], list[Run]]:
-        """Runs in turn, and runs beside."""
-        found: tuple[list[Run], list[Run]] = [], []
-        for index in range(settings.runs):
-            print(
-                f"{seconds * 1e3:.0f} ms {index + 1}/{settings.runs}  ", end="\r", file=sys.stderr
-            )
-            for mirror in (False, True):
-                found[mirror].append(bench.run(wrong, seconds, mirror))
-        return found
-
     bench.run(never, 0.0, True)  # warm-up; it also finds the directions
-    without = alternate(never, 0.0)
-    launch = calibrate(without[1], 0.0).cycle - calibrate(without[0], 0.0).cycle
-    verify = calibrate(without[0], 0.0).machine.pass_ms(settings.length + 1)
-    print(f"\na verify takes {verify:.1f} ms, drafting beside it {launch:.1f} of the host's")
+    verify = pass_ms(bench)
+    print("\n".join(f"{label}: {value}" for label, value in environment.describe().items()))
+    print(f"\na verify of {settings.length + 1} rows takes {verify:.1f} ms")
     print(f"\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for every in (0, 7, 3):
-        for share in (0.2, 0.5, 1.0):
-            serial, mirrored = alternate(
-                lambda place, every=every: every > 0 and place % every == 0, share * verify / 1e3
+        found = measure(bench, every, verify, settings.runs)
+        for share in SHARES[1:]:
+            print(f"| {line(every, share, found, text)} |", flush=True)
+
+
+def pass_ms(bench: Bench) -> float:
+    rows = bench.run(never, 0.0, False).rows
+    return median(row["verify_ms"] for row in rows if row["verified"] == bench.length)
+
+
+def measure(bench: Bench, every: int, verify: float, runs: int) -> Found:
+    """Runs of all ways by the draft's share of a verify. Within a round, all take turns, and the
+    next round goes backwards, since the machine's speed drifts."""
+    ways = [(share, how) for share in SHARES for how in How]
+    found: Found = {way: [] for way in ways}
+    for number in range(runs):
+        for share, how in ways if number % 2 else ways[::-1]:
+            print(f"{every} {number + 1}/{runs} {share} {how.value}   ", end="\r", file=sys.stderr)
+            policy = BranchPolicy() if how is How.policy else None
+            run = bench.run(
+                lambda place: every > 0 and place % every == 0,
+                share * verify / 1e3,
+                how is not How.turns,
+                policy,
             )
-            print(f"| {line(every, share, serial, mirrored, launch, text)} |", flush=True)
+            found[share, how].append(run)
+    return found
 
 
-def line(
-    every: int,
-    share: float,
-    serial: list[Run],
-    mirrored: list[Run],
-    launch: float,
-    text: list[int],
-) -> str:
+def line(every: int, share: float, found: Found, text: list[int]) -> str:
     """A setting's results."""
-    costs = calibrate(serial, launch)
+    serial, mirrored, chosen = (found[share, how] for how in How)
+    draft = mean(
+        end - begin for run in serial for row in run.rows for _, begin, end in row["device"]
+    )
     p = mean(run.hit_rate for run in mirrored)
-    cycle, draft = costs.cycle - costs.machine.draft, costs.machine.draft
+    cycle = mean(row["cycle_ms"] for run in serial for row in run.rows if row["planned"]) - draft
     bound = (cycle + draft) / (cycle + (1 - p) * draft)
     waits = [mean(run.timeline.exposed for run in runs) for runs in (serial, mirrored)]
     hidden = f"{(waits[0] - waits[1]) / (p * waits[0]):.0%}" if p else ""
     foreseen = [
-        mean(replay(run.rows, costs.machine, how).span for run in runs)
-        / mean(run.seconds * 1e3 for run in runs)
-        for how, runs in ((False, serial), (True, mirrored))
+        median(
+            replay(run.rows, calibrate([free], draft), how is How.always).span / 1e3 / run.seconds
+            for run, free in zip(runs, found[0.0, how], strict=True)
+        )
+        for how, runs in ((How.turns, serial), (How.always, mirrored))
     ]
-    speed = sum(run.seconds for run in serial) / sum(run.seconds for run in mirrored)
-    same = all(run.tokens == text for run in (*serial, *mirrored))
+    speeds = [
+        median(turns.seconds / run.seconds for turns, run in zip(serial, runs, strict=True))
+        for runs in (mirrored, chosen)
+    ]
+    same = all(run.tokens == text for run in (*serial, *mirrored, *chosen))
     return " | ".join(
         [
             f"every {every}th" if every else "never",
@@ -104,8 +131,9 @@ def line(
             f"{p:.2f}",
             f"{mean(run.beside for run in mirrored):.0%}",
             hidden,
-            f"{speed:.2f}x",
+            f"{speeds[0]:.2f}x",
             f"{bound:.2f}x",
+            f"{speeds[1]:.2f}x",
             f"{foreseen[0]:.3f}",
             f"{foreseen[1]:.3f}",
             "yes" if same else "NO",

@@ -137,3 +137,63 @@ def test_dflash_2_is_refused_by_name(pair, tmp_path):
     result = run("compile", *pair[:3], other, "--out", tmp_path / "p")
     assert result.exit_code == 2
     assert "DFlash 2 drafts cannot be compiled" in " ".join(result.stderr.split())
+
+
+elsewhere = pytest.mark.skipif(platform.system() == "Darwin", reason="there it asks Core ML")
+
+
+@elsewhere
+def test_the_doctor_checks_what_can_be_checked_here(compiled, pair, tmp_path):
+    report = tmp_path / "new" / "report.md"
+    few = ["-n", 6, "--runs", 1, "--out", report]
+    result = run("ane", "doctor", *pair, "--programs", compiled, *few)
+    assert result.exit_code == 0, result.output
+    assert "the emulator takes its place" in " ".join(result.stderr.split())
+    text = report.read_text()
+    for title, verdict in {
+        "The draft as programs": "ok",
+        "Placement by Core ML": "not checked",
+        "Emulated programs against the draft in MLX": "ok",
+        "The device against the emulator": "ok",
+        "Decoding": "ok",
+    }.items():
+        assert f"| {title} | {verdict} |" in text
+    assert "only a Mac can tell" in text
+    assert "| hidden states | 1.000000 | 1.000000 | 0 |" in text
+    assert "says nothing of a Neural Engine's speed" in text
+    rows = [line for line in text.splitlines() if line.startswith("| 64 |")]
+    assert len(rows) == 4
+    assert all("yes" in row or "tie" in row for row in rows[1:])
+
+
+@elsewhere
+def test_the_doctor_goes_on_after_a_step_that_fails(compiled, pair, tmp_path, monkeypatch):
+    def broken(*given):
+        raise ValueError("something unforeseen")
+
+    monkeypatch.setattr("mirror_sd.bench.doctor.compare", broken)
+    report = tmp_path / "report.md"
+    few = ["-n", 4, "--runs", 1, "--out", report]
+    result = run("ane", "doctor", *pair, "--programs", compiled, *few)
+    assert result.exit_code == 1
+    text = report.read_text()
+    assert "| Emulated programs against the draft in MLX | FAILED |" in text
+    assert "ValueError: something unforeseen" in text
+    assert "| Decoding | ok |" in text
+
+
+@elsewhere
+def test_the_doctor_of_another_draft(compiled, pair, tmp_path):
+    other = tiny.write_draft(tmp_path / "other", seed=9)
+    report = tmp_path / "report.md"
+    few = ["-n", 4, "--runs", 1, "--out", report]
+    result = run("ane", "doctor", *pair[:3], other, "--programs", compiled, *few)
+    assert result.exit_code == 1
+    assert "| The draft as programs | FAILED |" in report.read_text()
+
+
+@elsewhere
+def test_the_doctor_asks_for_no_core_ml_elsewhere(pair):
+    result = run("ane", "doctor", *pair, "--device", "coreml-worker")
+    assert result.exit_code == 2
+    assert "on a Mac only" in result.output

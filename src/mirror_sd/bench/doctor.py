@@ -24,6 +24,7 @@ from ..ane.shapes import Bucket, aligned
 from ..devices.kind import DeviceKind
 from ..errors import MirrorError
 from ..hosting import place
+from ..models.draft_file import fingerprint
 from ..models.loading import Pair
 from ..programs import compile_pair
 from . import markdown, speed_report
@@ -123,7 +124,9 @@ class Doctor:
     def _programs(self) -> tuple[bool, str]:
         if not (self._folder / plans.MANIFEST).exists():
             self._compile()
+        assert self._pair.draft is not None
         plan, off, rows = plans.read(self._folder), 0, []
+        plan.check_draft(fingerprint(self._pair.draft.name))
         for package in plan.packages(self._folder):
             for name, function in reader.read(package).items():
                 levels = [finding.level for finding in lint.lint(function)]

@@ -51,9 +51,9 @@ class Run:
 
     @property
     def hit_rate(self) -> float:
-        """Share of proposals after the first that were ready."""
+        """Share of proposals that were ready; an answer's first one cannot be."""
         drafted = [row for row in self.rows if row["planned"]]
-        return sum(bool(row["ready"]) for row in drafted) / max(len(drafted) - 1, 1)
+        return sum(bool(row["ready"]) for row in drafted) / max(len(drafted), 1)
 
     @property
     def beside(self) -> float:
@@ -119,40 +119,28 @@ class Bench:
         return Run(rows, time.perf_counter() - start)
 
 
-@dataclass(frozen=True)
-class Costs:
-    """What this machine's host and target take.
+def calibrate(runs: Sequence[Run], draft: float) -> Machine:
+    """What this machine's host and target take, by runs with a device that takes no time.
 
-    Attributes:
-        machine: for the simulator.
-        cycle: milliseconds of a whole drafted cycle.
-    """
+    Means, not medians: what is to be predicted are sums. What launching a call beside the verify
+    takes is part of the passes, if the runs are mirrored.
 
-    machine: Machine
-    cycle: float
-
-
-def calibrate(runs: Sequence[Run], launch: float) -> Costs:
-    """Costs by runs in turn, but for what launching a call beside the verify takes.
-
-    Means, not medians: what is to be predicted are sums.
+    Args:
+        runs: all of one way.
+        draft: milliseconds of the device that is to be predicted.
     """
     verifies: dict[int, list[float]] = {}
-    rest, calls, cycles = [], [], []
+    rest = []
     for run in runs:
-        for row in run.rows[1:]:
+        for row in run.rows:
             verifies.setdefault(row["verified"] + 1, []).append(row["verify_ms"])
             if row["planned"]:
                 call = sum(end - begin for what, begin, end in row["device"] if what == BLOCK)
                 rest.append(row["cycle_ms"] - row["verify_ms"] - call)
-                calls.append(call)
-                cycles.append(row["cycle_ms"])
-    machine = Machine(
+    return Machine(
         name="this machine",
-        source="runs in turn with the same device",
+        source="runs with a device that takes no time",
         verify={rows: mean(times) for rows, times in verifies.items()},
-        draft=mean(calls),
+        draft=draft,
         score=mean(rest),
-        launch=launch,
     )
-    return Costs(machine, mean(cycles))

@@ -11,9 +11,9 @@ over the former's length; hidden is how much less drafting the target waited for
 what the hit rate allows. The bound is (Tv + Td) / (Tv + (1 - p) Td) for a hit rate p, Tv being all
 of a cycle but the draft; hits are counted over all blocks, an answer's first one included, which
 cannot hit. The simulator is given what the target and the host cost in runs with a device that
-takes no time, in turn or mirrored, the cycles, and the draft's time; it predicts the whole. Figures
-are medians of each round's own ratios. "By policy" is the speed over serial where the policy decides
-whether to draft beside a verify, as in use; elsewhere it always does.
+takes no time, in turn or mirrored, the cycles, and the draft's time; it predicts the whole.
+Figures are medians of each round's own ratios. "By policy" is the speed over serial where the
+policy decides whether to draft beside a verify, as in use; elsewhere it always does.
 """
 
 from __future__ import annotations
@@ -75,6 +75,22 @@ def main() -> None:
         found = measure(bench, every, verify, settings.runs)
         for share in SHARES[1:]:
             print(f"| {line(every, share, found, text)} |", flush=True)
+    print(held(bench, verify, settings.runs))
+
+
+def held(bench: Bench, verify: float, runs: int) -> str:
+    """What is lost if the device keeps Python's lock, as coremltools' predict does."""
+    ratios: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(runs):
+        turns = bench.run(never, verify / 1e3, False).seconds
+        for holds in ratios:
+            run = bench.run(never, verify / 1e3, True, holds_gil=holds)
+            ratios[holds].append(turns / run.seconds)
+    free, lost = (median(ratios[holds]) for holds in (False, True))
+    return (
+        f"\nNever wrong, as long as a verify: {free:.2f}x over serial; by a device in this process "
+        f"that holds Python's lock: {lost:.2f}x"
+    )
 
 
 def pass_ms(bench: Bench) -> float:

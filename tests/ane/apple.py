@@ -101,7 +101,11 @@ class Model:
                 return
             self.seen.append(dict(provider.values))
             given = {name: multi.values.copy() for name, multi in provider.values.items()}
-            found = self.compute(given)
+            try:
+                found = self.compute(given)
+            except RuntimeError as error:
+                ended(None, error)
+                return
             placed = dict(options.backings)
             for name, multi in placed.items():
                 multi.write(np.asarray(found[name], np.float16))
@@ -109,7 +113,7 @@ class Model:
                 placed = {name: object() for name in placed}
             ended(Provider(placed), None)
 
-        threading.Thread(target=work).start()
+        threading.Thread(target=work, daemon=True).start()
 
 
 def stand_in(models: Callable[[str, str], Model | None] | None = None) -> Frameworks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean
@@ -122,11 +123,10 @@ class Bench:
 def calibrate(runs: Sequence[Run], draft: float) -> Machine:
     """What this machine's host and target take, by runs with a device that takes no time.
 
-    Means, not medians: what is to be predicted are sums. What launching a call beside the verify
-    takes is part of the passes, if the runs are mirrored.
+    Means, not medians: what is to be predicted are sums.
 
     Args:
-        runs: all of one way.
+        runs: all of one way; mirrored ones draft beside every verify.
         draft: milliseconds of the device that is to be predicted.
     """
     verifies: dict[int, list[float]] = {}
@@ -137,10 +137,24 @@ def calibrate(runs: Sequence[Run], draft: float) -> Machine:
             if row["planned"]:
                 call = sum(end - begin for what, begin, end in row["device"] if what == BLOCK)
                 rest.append(row["cycle_ms"] - row["verify_ms"] - call)
+    launch = _launch([run.timeline for run in runs])
     return Machine(
         name="this machine",
         source="runs with a device that takes no time",
-        verify={rows: mean(times) for rows, times in verifies.items()},
+        verify={rows: mean(times) - launch for rows, times in verifies.items()},
         draft=draft,
         score=mean(rest),
+        launch=launch,
     )
+
+
+def _launch(timelines: Sequence[timeline.Timeline]) -> float:
+    """Milliseconds from when a verify could begin until the call beside it did, 0 without calls."""
+    found = []
+    for one in timelines:
+        begins = [begin for begin, _ in one.spans(timeline.TARGET, "verify")]
+        for begin, _ in one.spans(timeline.DEVICE, BRANCHES):
+            index = bisect(begins, begin)
+            if index:
+                found.append(begin - begins[index - 1])
+    return mean(found) if found else 0.0

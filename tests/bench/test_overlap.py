@@ -1,0 +1,76 @@
+"""Real overlap, with the demo target and a device that only takes time."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import pytest
+
+from mirror_sd.bench import prompts
+from mirror_sd.bench.oracle import Directions
+from mirror_sd.bench.overlap import Bench, calibrate
+from mirror_sd.bench.simulator import replay
+from mirror_sd.decoding import plain
+
+pytestmark = pytest.mark.slow
+LENGTH, TOKENS = 3, 24
+
+
+@pytest.fixture(scope="module")
+def bench(demo_pair):
+    pair, tokenizer = demo_pair
+    prompt = prompts.builtin(1)[0].encode(tokenizer)
+    text = plain.run(pair.target, tokenizer, prompt, TOKENS).tokens
+    return Bench(pair, prompt, [*prompt, *text], Directions(pair.target), LENGTH)
+
+
+@pytest.fixture(scope="module")
+def verify(bench):
+    """Seconds of a target pass over a block."""
+    rows = bench.run(never, 0.0, False).rows
+    return median(row["verify_ms"] for row in rows if row["verified"] == LENGTH) / 1e3
+
+
+def never(place):
+    return False
+
+
+def test_a_draft_beside_the_verify_is_hidden(bench, verify):
+    seconds = 0.5 * verify
+    turns, beside = (bench.run(never, seconds, mirror) for mirror in (False, True))
+    assert turns.tokens == beside.tokens == list(bench.text[len(bench.prompt) :])
+    assert turns.hit_rate == 0
+    assert beside.hit_rate == pytest.approx(1 - 1 / len(beside.rows), abs=0.2)  # all but the first
+    assert turns.timeline.overlap == pytest.approx(0, abs=0.01)
+    assert beside.beside > 0.9
+    waits = [run.timeline.exposed for run in (turns, beside)]
+    assert waits[0] - waits[1] > 0.8 * beside.hit_rate * waits[0]
+
+
+def test_a_device_that_is_always_wrong_hides_nothing(bench, verify):
+    run = bench.run(lambda place: True, 0.3 * verify, True)
+    assert run.hit_rate == 0
+    assert run.tokens == list(bench.text[len(bench.prompt) :])
+    assert run.timeline.exposed >= len(run.rows) * 0.25 * verify * 1e3
+
+
+def test_the_simulator_foresees_the_waiting(bench, verify):
+    """In milliseconds of drafting that is waited for, which does not depend on how fast passes of
+    this minute are."""
+    seconds = 0.5 * verify
+    for mirror in (False, True):
+        machine = calibrate([bench.run(never, 0.0, mirror)], seconds * 1e3)
+        run = bench.run(never, seconds, mirror)
+        found = replay(run.rows, machine, mirror)
+        assert found.exposed == pytest.approx(run.timeline.exposed, rel=0.15)
+
+
+def test_a_device_that_holds_pythons_lock_stops_the_target(bench, verify):
+    """What coremltools' predict does in-process: the verify cannot go on meanwhile."""
+    runs = {held: bench.run(never, verify, True, holds_gil=held) for held in (False, True)}
+    assert runs[False].tokens == runs[True].tokens
+    passes = {
+        held: median(row["verify_ms"] for row in run.rows if row["verified"] == LENGTH)
+        for held, run in runs.items()
+    }
+    assert passes[True] > 1.4 * passes[False]

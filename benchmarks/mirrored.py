@@ -10,8 +10,8 @@ Overlap is the intersection of the device's calls beside the verify with the tar
 over the former's length; hidden is how much less drafting the target waited for than in turn, over
 what the hit rate allows. The bound is (Tv + Td) / (Tv + (1 - p) Td) for a hit rate p, Tv being all
 of a cycle but the draft; hits are counted over all blocks, an answer's first one included, which
-cannot hit. The simulator is given what the target and the host cost in runs with a device that
-takes no time, in turn or mirrored, the cycles, and the draft's time; it predicts the whole.
+cannot hit. The simulator is given what the target and the host cost in other runs of the round,
+the cycles, and the draft's time; it predicts the whole.
 Figures are medians of each round's own ratios. "By policy" is the speed over serial where the
 policy decides whether to draft beside a verify, as in use; elsewhere it always does.
 """
@@ -34,7 +34,7 @@ from mirror_sd.decoding import plain
 from mirror_sd.decoding.branch_policy import BranchPolicy
 
 COLUMNS = (
-    "wrong at", "draft over verify", "hits", "overlap", "hidden", "speed over serial", "bound",
+    "wrong", "draft over verify", "hits", "overlap", "hidden", "speed over serial", "bound",
     "by policy",
     "serial, predicted", "mirrored, predicted", "identical",
 )  # fmt: skip
@@ -128,13 +128,7 @@ def line(every: int, share: float, found: Found, text: list[int]) -> str:
     bound = (cycle + draft) / (cycle + (1 - p) * draft)
     waits = [mean(run.timeline.exposed for run in runs) for runs in (serial, mirrored)]
     hidden = f"{(waits[0] - waits[1]) / (p * waits[0]):.0%}" if p else ""
-    foreseen = [
-        median(
-            replay(run.rows, calibrate([free], draft), how is How.always).span / 1e3 / run.seconds
-            for run, free in zip(runs, found[0.0, how], strict=True)
-        )
-        for how, runs in ((How.turns, serial), (How.always, mirrored))
-    ]
+    foreseen = [median(predicted(found, share, how, draft)) for how in (How.turns, How.always)]
     speeds = [
         median(turns.seconds / run.seconds for turns, run in zip(serial, runs, strict=True))
         for runs in (mirrored, chosen)
@@ -142,7 +136,7 @@ def line(every: int, share: float, found: Found, text: list[int]) -> str:
     same = all(run.tokens == text for run in (*serial, *mirrored, *chosen))
     return " | ".join(
         [
-            f"every {every}th" if every else "never",
+            f"1 in {every}" if every else "never",
             f"{share}",
             f"{p:.2f}",
             f"{mean(run.beside for run in mirrored):.0%}",
@@ -155,6 +149,21 @@ def line(every: int, share: float, found: Found, text: list[int]) -> str:
             "yes" if same else "NO",
         ]
     )
+
+
+def predicted(found: Found, share: float, how: How, draft: float) -> list[float]:
+    """For each round, the simulator's time over the measured one.
+
+    In turn, the target idles in every cycle, and its passes take longer after that: their costs
+    come from that round's runs with other draft times. Mirrored ones come from that with none.
+    """
+    others = [s for s in SHARES[1:] if s != share] if how is How.turns else [0.0]
+    ratios = []
+    for number, run in enumerate(found[share, how]):
+        machine = calibrate([found[other, how][number] for other in others], draft)
+        span = replay(run.rows, machine, how is How.always).span
+        ratios.append(span / 1e3 / run.seconds)
+    return ratios
 
 
 if __name__ == "__main__":

@@ -21,10 +21,12 @@ from __future__ import annotations
 import argparse
 import sys
 from enum import Enum
+from functools import partial
+from pathlib import Path
 from statistics import mean, median
 
 import mirror_sd
-from mirror_sd.bench import environment, prompts
+from mirror_sd.bench import environment, prompts, timeline
 
 # isort: split
 from mirror_sd.bench.oracle import Directions
@@ -56,26 +58,34 @@ def never(place: int) -> bool:
     return False
 
 
+def is_wrong(every: int, place: int) -> bool:
+    return every > 0 and place % every == 0
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--length", type=int, default=3)
+    parser.add_argument("--plot", type=Path, help="draw a few cycles into this PNG file")
     settings = parser.parse_args()
     pair, tokenizer = mirror_sd.load("demo")
     prompt = prompts.builtin(1)[0].encode(tokenizer)
     text = plain.run(pair.target, tokenizer, prompt, settings.tokens).tokens
     bench = Bench(pair, prompt, [*prompt, *text], Directions(pair.target), settings.length)
     bench.run(never, 0.0, True)  # warm-up; it also finds the directions
-    verify = pass_ms(bench)
     print("\n".join(f"{label}: {value}" for label, value in environment.describe().items()))
-    print(f"\na verify of {settings.length + 1} rows takes {verify:.1f} ms")
     print(f"\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for every in (0, 7, 3):
-        found = measure(bench, every, verify, settings.runs)
+        found = measure(bench, every, settings.runs)
         for share in SHARES[1:]:
             print(f"| {line(every, share, found, text)} |", flush=True)
+    verify = pass_ms(bench.run(never, 0.0, True), settings.length + 1)
     print(held(bench, verify, settings.runs))
+    if settings.plot:
+        run = bench.run(partial(is_wrong, 7), verify / 2e3, True)
+        until = run.rows[7]["at_ms"] + run.rows[7]["cycle_ms"]
+        timeline.plot(run.timeline, 0.0, until, settings.plot)
 
 
 def held(bench: Bench, verify: float, runs: int) -> str:
@@ -93,27 +103,31 @@ def held(bench: Bench, verify: float, runs: int) -> str:
     )
 
 
-def pass_ms(bench: Bench) -> float:
-    rows = bench.run(never, 0.0, False).rows
-    return median(row["verify_ms"] for row in rows if row["verified"] == bench.length)
+def pass_ms(run: Run, rows: int) -> float:
+    """A verify without what launching a call beside it takes."""
+    took = median(row["verify_ms"] for row in run.rows if row["verified"] + 1 == rows)
+    return took - calibrate([run], 0.0).launch
 
 
-def measure(bench: Bench, every: int, verify: float, runs: int) -> Found:
+def measure(bench: Bench, every: int, runs: int) -> Found:
     """Runs of all ways by the draft's share of a verify. Within a round, all take turns, and the
-    next round goes backwards, since the machine's speed drifts."""
-    ways = [(share, how) for share in SHARES for how in How]
-    found: Found = {way: [] for way in ways}
+    next round goes backwards, since the machine's speed drifts; a round's first runs tell how long
+    a verify takes at present."""
+    ways = [(share, how) for share in SHARES[1:] for how in How]
+    found: Found = {(share, how): [] for share in SHARES for how in How}
+
+    def run(share: float, how: How, seconds: float) -> Run:
+        print(f"1 in {every}: {share} {how.value}        ", end="\r", file=sys.stderr)
+        policy = BranchPolicy() if how is How.policy else None
+        wrong = partial(is_wrong, every)
+        found[share, how].append(bench.run(wrong, seconds, how is not How.turns, policy))
+        return found[share, how][-1]
+
     for number in range(runs):
+        run(0.0, How.turns, 0.0)
+        verify = pass_ms(run(0.0, How.always, 0.0), bench.length + 1)
         for share, how in ways if number % 2 else ways[::-1]:
-            print(f"{every} {number + 1}/{runs} {share} {how.value}   ", end="\r", file=sys.stderr)
-            policy = BranchPolicy() if how is How.policy else None
-            run = bench.run(
-                lambda place: every > 0 and place % every == 0,
-                share * verify / 1e3,
-                how is not How.turns,
-                policy,
-            )
-            found[share, how].append(run)
+            run(share, how, share * verify / 1e3)
     return found
 
 

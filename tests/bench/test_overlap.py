@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+import time
 from statistics import median
 
 import pytest
@@ -65,12 +68,26 @@ def test_the_simulator_foresees_the_waiting(bench, verify):
         assert found.exposed == pytest.approx(run.timeline.exposed, rel=0.15)
 
 
-def test_a_device_that_holds_pythons_lock_stops_the_target(bench, verify):
-    """What coremltools' predict does in-process: the verify cannot go on meanwhile."""
-    runs = {held: bench.run(never, verify, True, holds_gil=held) for held in (False, True)}
-    assert runs[False].tokens == runs[True].tokens
-    passes = {
-        held: median(row["verify_ms"] for row in run.rows if row["verified"] == LENGTH)
-        for held, run in runs.items()
-    }
-    assert passes[True] > 1.4 * passes[False]
+def test_a_device_that_holds_pythons_lock_stops_the_host(bench, verify):
+    """What coremltools' predict does in-process: all else in Python stands still for a call."""
+    gaps = {held: longest_gap(bench, verify, held) for held in (False, True)}
+    assert gaps[True] > 0.8 * verify
+    assert gaps[True] > 2 * gaps[False]
+
+
+def longest_gap(bench, seconds, held):
+    """Median of the longest pauses of another thread, which wants to run every 5 ms."""
+    done, ticks = threading.Event(), []
+
+    def tick():
+        while not done.wait(0.005):
+            ticks.append(time.perf_counter())
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        bench.run(never, seconds, True, holds_gil=held)
+    finally:
+        done.set()
+        thread.join()
+    return median(sorted(b - a for a, b in itertools.pairwise(ticks))[-6:])

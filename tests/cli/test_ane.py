@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mirror_sd.ane import lint, plan
+from mirror_sd.bench.speed import Way
 from mirror_sd.cli.main import app
 from tests import tiny
 
@@ -161,9 +162,9 @@ def test_the_doctor_checks_what_can_be_checked_here(compiled, pair, tmp_path):
     assert "only a Mac can tell" in text
     assert "| hidden states | 1.000000 | 1.000000 | 0 |" in text
     assert "says nothing of a Neural Engine's speed" in text
-    rows = [line for line in text.splitlines() if line.startswith("| 64 |")]
-    assert len(rows) == 4
-    assert all("yes" in row or "tie" in row for row in rows[1:])
+    rows = [line for line in text.split("## Decoding: ok")[1].splitlines() if "x |" in line]
+    assert [row.split("|")[2].strip() for row in rows] == [way.value for way in Way]
+    assert all("| yes |" in row or "numerical tie" in row for row in rows[1:])
 
 
 @elsewhere

@@ -51,21 +51,27 @@ def test_a_draft_beside_the_verify_is_hidden(bench, verify):
 
 
 def test_a_device_that_is_always_wrong_hides_nothing(bench, verify):
+    """Up to chance: what its wrong logits rank second may be what comes."""
     run = bench.run(lambda place: True, 0.3 * verify, True)
-    assert run.hit_rate == 0
+    assert not any(row["accepted"] for row in run.rows)
     assert run.tokens == list(bench.text[len(bench.prompt) :])
-    assert run.timeline.exposed >= len(run.rows) * 0.25 * verify * 1e3
+    assert run.hit_rate < 0.5
+    drafts = sum(row["planned"] > 0 for row in run.rows)
+    assert run.timeline.exposed >= (1 - run.hit_rate) * drafts * 0.29 * verify * 1e3
 
 
 def test_the_simulator_foresees_the_waiting(bench, verify):
-    """In milliseconds of drafting that is waited for, which does not depend on how fast passes of
-    this minute are."""
-    seconds = 0.5 * verify
+    """As a share of what is waited for in turn, which one slow pass cannot change much."""
+    seconds = 0.4 * verify
+    shares = []
     for mirror in (False, True):
         machine = calibrate([bench.run(never, 0.0, mirror)], seconds * 1e3)
         run = bench.run(never, seconds, mirror)
-        found = replay(run.rows, machine, mirror)
-        assert found.exposed == pytest.approx(run.timeline.exposed, rel=0.15)
+        in_turn = seconds * 1e3 * sum(row["planned"] > 0 for row in run.rows)
+        foreseen = replay(run.rows, machine, mirror).exposed / in_turn
+        assert foreseen == pytest.approx(run.timeline.exposed / in_turn, abs=0.15)
+        shares.append(foreseen)
+    assert shares[1] < 0.4 < 0.99 < shares[0]
 
 
 def test_a_device_that_holds_pythons_lock_stops_the_host(bench, verify):

@@ -52,6 +52,14 @@ def test_a_draft_where_the_target_runs_is_waited_for():
     assert timeline.text(found, 0, 80, 8) == ["      target DVVVVVPP"]
 
 
+def test_scoring_what_a_device_drafted_is_the_targets_work():
+    """From when the block was there; no drafting is waited for meanwhile."""
+    found = timeline.read([row(0, 20, 40, [["block", 0, 10]]), row(60, 10, 40, [], ready=True)])
+    assert found.busy(TARGET) == (10 + 40) + (10 + 40)
+    assert found.exposed == 10
+    assert timeline.text(found, 0, 110, 11)[0] == "      target .SVVVVSVVVV"
+
+
 def test_being_waited_for_is_no_overlap():
     """A device that works only before the verify hides nothing, however long the verify takes."""
     found = timeline.read(

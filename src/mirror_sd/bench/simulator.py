@@ -48,7 +48,7 @@ class Clock:
     def score(self) -> None:
         """The target's head over drafted rows."""
         if self.machine.score:
-            self._target("draft", self.machine.score)
+            self._target("score", self.machine.score)
 
     def verify(self, rows: int, depth: int = 0, beside: bool = False) -> None:
         """A target pass, with a call of the draft's device beside it or without."""

@@ -18,10 +18,13 @@ from ..errors import MirrorError
 
 Spans = list[tuple[float, float]]
 TARGET, DEVICE = "target", "draft device"
-LETTERS = {"verify": "V", "plain": "P", "draft": "D", "redo": "R", "block": "D", "branches": "B"}
+LETTERS = {
+    "verify": "V", "plain": "P", "draft": "D", "redo": "R", "score": "S",
+    "block": "D", "branches": "B",
+}  # fmt: skip
 COLOURS = {
     "verify": "#7a7a7a", "plain": "#bdbdbd", "redo": "#444444",
-    "draft": "#2c7fb8", "block": "#2c7fb8", "branches": "#41ab5d",
+    "score": "#fdae61", "draft": "#2c7fb8", "block": "#2c7fb8", "branches": "#41ab5d",
 }  # fmt: skip
 
 
@@ -31,8 +34,8 @@ class Bar:
 
     Attributes:
         lane: "target" or "draft device".
-        what: "verify", "plain", "redo" or "draft" of the target; "block" or "branches" of the
-            draft's device.
+        what: "verify", "plain", "redo", "draft" or "score" (its head over what another device
+            drafted) of the target; "block" or "branches" of the draft's device.
         begin: milliseconds since the first cycle began.
         end: likewise.
     """
@@ -153,8 +156,10 @@ def _bars(row: dict[str, Any]) -> list[Bar]:
     bars = [Bar(TARGET, what, drafted, drafted + row["verify_ms"])]
     if row["redo_ms"]:
         bars.append(Bar(TARGET, "redo", row["at_ms"], row["at_ms"] + row["redo_ms"]))
-    if row["device"] is None and row["planned"] and row["draft_ms"]:
-        bars.append(Bar(TARGET, "draft", drafted - row["draft_ms"], drafted))
+    if row["planned"] and row["draft_ms"]:
+        begin = drafted - row["draft_ms"]
+        landed = max([begin, *(end for _, _, end in row["device"] or ())])
+        bars.append(Bar(TARGET, "draft" if row["device"] is None else "score", landed, drafted))
     return bars + [Bar(DEVICE, *work) for work in row["device"] or ()]
 
 

@@ -43,13 +43,13 @@ class DraftAttention(nn.Module):
 
     def extend(self, context: mx.array, cache: ContextCache) -> None:
         """Add context rows [1, n, H]. They pass this layer's K and V, but not its input norm."""
-        cache.append(*self._keys_values(context, cache.length))
+        cache.append(*self.keys_values(context, cache.length))
 
     def __call__(self, x: mx.array, cache: ContextCache) -> mx.array:
         """Block rows [1, b, H], already normed; the block starts behind the context."""
         queries = self.q_norm(self._heads(self.q_proj(x), self.num_heads))
         queries = self.rope(queries, offset=cache.length)
-        keys, values = cache.with_block(*self._keys_values(x, cache.length))
+        keys, values = cache.with_block(*self.keys_values(x, cache.length))
         mask = self._mask(x.shape[1], cache.visible)
         out = mx.fast.scaled_dot_product_attention(
             queries, keys, values, scale=self.scale, mask=mask
@@ -66,7 +66,8 @@ class DraftAttention(nn.Module):
         seen = in_block | (rows - keys < self.window)
         return seen & (keys <= rows) if self.causal else seen
 
-    def _keys_values(self, x: mx.array, position: int) -> tuple[mx.array, mx.array]:
+    def keys_values(self, x: mx.array, position: int) -> tuple[mx.array, mx.array]:
+        """[1, heads, n, d] of rows [1, n, H] that stand at `position` and behind."""
         keys = self.k_norm(self._heads(self.k_proj(x), self.num_kv_heads))
         values = self._heads(self.v_proj(x), self.num_kv_heads)
         return self.rope(keys, offset=position), values
@@ -165,9 +166,13 @@ class DFlashDraft(nn.Module):
             features = features[:, unseen:]
             for cache in context:
                 cache.skip(unseen)
-        projected = self.hidden_norm(self.fc(features.astype(self.fc_dtype)))
+        projected = self.project(features)
         for layer, cache in zip(self.layers, context, strict=True):
             layer.self_attn.extend(projected, cache)
+
+    def project(self, features: mx.array) -> mx.array:
+        """Features [1, n, taps * H] to what every layer's K and V are given, [1, n, H]."""
+        return self.hidden_norm(self.fc(features.astype(self.fc_dtype)))
 
     def __call__(self, embedded: mx.array, context: list[ContextCache]) -> mx.array:
         """Hidden states [1, b, H] after the final norm, of an embedded block [1, b, H]: the anchor

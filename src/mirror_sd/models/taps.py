@@ -47,15 +47,20 @@ class Trace:
 
     Attributes:
         logits: [B, L, V].
-        features: [B, L, taps * H], None without taps.
+        taps: [B, L, H] for each tap, in order.
         entering: [B, L, H], the input of the first tapped layer, None without taps.
         hidden: [B, L, H], what the head was given.
     """
 
     logits: mx.array
-    features: mx.array | None
+    taps: Sequence[mx.array]
     entering: mx.array | None
     hidden: mx.array
+
+    @property
+    def features(self) -> mx.array | None:
+        """[B, L, taps * H], None without taps."""
+        return mx.concatenate(self.taps, axis=-1) if self.taps else None
 
 
 class TappedModel:
@@ -90,9 +95,9 @@ class TappedModel:
         _, hidden = self._body.take()
         seen = {tap: tap.take() for tap in dict.fromkeys(self._taps)}
         if not seen:
-            return Trace(logits, None, None, hidden)
-        features = mx.concatenate([seen[tap][1] for tap in self._taps], axis=-1)
-        return Trace(logits, features, seen[self._taps[0]][0], hidden)
+            return Trace(logits, (), None, hidden)
+        taps = [seen[tap][1] for tap in self._taps]
+        return Trace(logits, taps, seen[self._taps[0]][0], hidden)
 
 
 def _graft(model: nn.Module, structure: Structure, layers: list[Any]) -> tuple[_Recorder, Any]:

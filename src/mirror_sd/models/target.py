@@ -28,10 +28,12 @@ class Verification:
     Attributes:
         logits: [n + 1, V]; row i scores the token after the i-th input.
         features: [1, n + 1, taps * H], or None for a target without taps.
+        taps: [1, n + 1, H] for each tap: what `features` is made of.
     """
 
     logits: mx.array
     features: mx.array | None
+    taps: Sequence[mx.array] = ()
 
 
 class TargetModel:
@@ -155,7 +157,7 @@ class TargetModel:
                 "please report this model"
             )
         mx.eval(trace.hidden, trace.entering)
-        return tokens, replace(trace, features=None)
+        return tokens, replace(trace, taps=())
 
     def _measure_embedding(self, tokens: mx.array, entering: mx.array) -> None:
         plain = self.structure.embedding(tokens).astype(mx.float32)
@@ -247,7 +249,7 @@ class Target:
             self._recurrences.start()
         trace = self._forward(tokens[None], several if rejectable is None else rejectable)
         self._recurrences.stop()
-        return Verification(trace.logits[0], trace.features)
+        return Verification(trace.logits[0], trace.features, trace.taps)
 
     def commit(self, rows: int) -> None:
         """Keep the first `rows` rows of the verified tokens and forget the rest."""

@@ -73,8 +73,8 @@ class Computed:
         draft's graph is built.
         """
         trace = self._tapped(mx.array(ids), None)
-        assert trace.features is not None
-        features = mx.stop_gradient(trace.features)
+        assert trace.taps
+        features = mx.stop_gradient(mx.concatenate(trace.taps, axis=-1))
         mx.eval(features, trace.hidden if self.likeliest else [])
         if not self.likeliest:
             return Outputs(features)

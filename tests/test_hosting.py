@@ -14,6 +14,7 @@ from mirror_sd.api import make_session
 from mirror_sd.bench import timeline, tracefile
 from mirror_sd.cli.main import app
 from mirror_sd.decoding.branch_policy import SURE
+from mirror_sd.decoding.device_drafter import DeviceDrafter
 from mirror_sd.decoding.drafter import DFlashDrafter
 from mirror_sd.decoding.mirrored import MirroredDrafter
 from mirror_sd.devices.device import DeviceError
@@ -68,7 +69,7 @@ def test_it_is_mirrored_unless_told_otherwise(base):
     names = str(base / "target"), str(base / "draft")
     pair, _ = load(*names, programs=base / "programs", device="emulator")
     assert type(make_session(pair).drafters["dflash"]) is MirroredDrafter
-    assert type(make_session(pair, mirror=False).drafters["dflash"]) is DFlashDrafter
+    assert type(make_session(pair, mirror=False).drafters["dflash"]) is DeviceDrafter
     assert type(make_session(load(*names)[0]).drafters["dflash"]) is DFlashDrafter
 
 

@@ -149,11 +149,11 @@ def test_a_following_turn_reuses_the_caches(family):
     assert running.statistics.reused_tokens == len(prompt) + len(first) - 1
 
 
-def mirrored(case: Case, answer, prompt, wrong) -> Session:
+def mirrored(case: Case, answer, prompt, wrong, streamed: bool) -> Session:
     """A session whose drafter drafts beside the verify, on a device that knows the text."""
     hosted = Oracle([*prompt, *answer], directions(case.target), wrong)
     taps = {"target_layer_ids": [0, 1], "mask_token_id": 260}  # the shallowest has two layers
-    device = DeviceDraft(tiny.draft(dflash_config=taps), lambda: hosted, 512)
+    device = DeviceDraft(tiny.draft(dflash_config=taps), lambda: hosted, 512, 64, streamed)
     drafter = MirroredDrafter(device, case.target, policy=Always())
     return Session(Target(case.target, drafter.taps), [drafter], GreedyAcceptance(), FixedLength(3))
 
@@ -163,16 +163,17 @@ def directions(target: TargetModel) -> Directions:
     return Directions(target)
 
 
-@pytest.mark.parametrize("every", [0, 1, 3])
+# Features, or keys and values that the target's device computes within the verify.
+@pytest.mark.parametrize(("every", "streamed"), [(0, False), (1, False), (3, True)])
 @matrix
-def test_drafting_beside_the_verify(family, form, every):
+def test_drafting_beside_the_verify(family, form, every, streamed):
     """Over two turns; a device that is always, never, or mostly right."""
     model, prompt = case(family, form), prompt_of(WINDOW + 3)
     wanted = model.plain(prompt, LENGTH)
     longer = (*prompt, *wanted, 9, 7)
     then = model.plain(longer, 10)
     text = [*wanted, 9, 7, *then]
-    running = mirrored(model, text, prompt, lambda place: every and place % every == 0)
+    running = mirrored(model, text, prompt, lambda place: every and place % every == 0, streamed)
     assert_same(family, form, prompt, tokens(running, prompt, LENGTH), wanted)
     policy = running.drafters["dflash"].policy
     assert policy.launched

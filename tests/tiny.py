@@ -13,6 +13,7 @@ from mlx.utils import tree_flatten, tree_map
 from mlx_lm.utils import _get_classes
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from mirror_sd.decoding.drafter import Streamed
 from mirror_sd.decoding.proposal import Draw, Proposal
 from mirror_sd.decoding.work import Report
 from mirror_sd.models.draft import DFlashDraft
@@ -190,6 +191,9 @@ class ScriptedDrafter:
 
     def meanwhile(self, drafted: Sequence[int]) -> None:
         pass
+
+    def stream(self, taps: Sequence[mx.array]) -> Streamed | None:
+        return None
 
     def report(self) -> Report:
         return Report()

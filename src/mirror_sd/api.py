@@ -21,6 +21,7 @@ from .decoding.acceptance import (
     SharedNoiseAcceptance,
 )
 from .decoding.adaptive import AdaptiveLength
+from .decoding.device_drafter import DeviceDrafter
 from .decoding.draft_vocab import choose
 from .decoding.drafter import DFlashDrafter, Drafter
 from .decoding.length import FixedLength, LengthPolicy
@@ -217,13 +218,11 @@ def _drafters(
         )
     head = _draft_head(model, draft_vocab, profile or Profile())
     placed = model.draft.placed
-    if placed is not None and mirror:
-        draft: DFlashDrafter = MirroredDrafter(placed, model.target, head)
+    if placed is not None:
+        kind = MirroredDrafter if mirror else DeviceDrafter
+        draft: DFlashDrafter = kind(placed, model.target, head)
     else:
-        draft = DFlashDrafter(
-            placed or model.draft.model, model.target, draft_window, head=head,
-            work=placed.work if placed else None,
-        )  # fmt: skip
+        draft = DFlashDrafter(model.draft.model, model.target, draft_window, head=head)
     return [draft] if block_size else [draft, NgramDrafter(draft.longest)]
 
 

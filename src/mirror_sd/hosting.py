@@ -76,6 +76,7 @@ def place(
         lambda: HostedDraft(plan.shape, bucket, plan.parts, plan.calibration, tables, device),
         bucket.context,
         bucket.block,
+        streamed=not bucket.new,
     )
 
 

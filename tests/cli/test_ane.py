@@ -70,6 +70,31 @@ def test_emulating_it(compiled, pair, tmp_path):
         assert text in result.stdout
 
 
+def test_programs_that_take_keys_and_values(pair, tmp_path):
+    """They need no `fc`, draft as the others do, and say the same."""
+    out = tmp_path / "programs"
+    made = run(
+        "compile", *pair, "--out", out, "--new", 0, "--context", 512, "--tokens", 4,
+        "--weights", "fp16",
+    )  # fmt: skip
+    assert made.exit_code == 0, made.output
+    assert "b32_n0_c512" in made.stdout
+    assert "fc:" not in made.stdout
+    report = tmp_path / "report.json"
+    result = run("ane", "emulate", out, *pair, "-n", 6, "--per-kind", 1, "--json", report)
+    assert result.exit_code == 0, result.output
+    content = json.loads(report.read_text())
+    assert all(layer["cosine"] > 0.9999 for layer in content["layers"].values())
+    found = content["acceptance"]
+    assert found["emulated"] == pytest.approx(found["mlx"], rel=0.05)
+    placed = run(
+        "generate", "Say it", *pair, "-n", 16, "--programs", out, "--device", "emulator",
+        "--compare", "--block-size", 4,
+    )  # fmt: skip
+    assert placed.exit_code == 0, placed.output
+    assert "identical text" in placed.output
+
+
 def test_another_draft_is_refused(compiled, pair, tmp_path):
     other = tiny.write_draft(tmp_path / "other", seed=9)
     result = run("ane", "emulate", compiled, *pair[:3], other, "-n", 4)

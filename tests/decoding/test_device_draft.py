@@ -19,6 +19,7 @@ from mirror_sd.ane.shapes import Bucket
 from mirror_sd.ane.surfaces import SurfaceExecutor
 from mirror_sd.decoding.acceptance import GreedyAcceptance
 from mirror_sd.decoding.device_draft import DeviceDraft
+from mirror_sd.decoding.device_drafter import DeviceDrafter
 from mirror_sd.decoding.drafter import DFlashDrafter
 from mirror_sd.decoding.length import FixedLength
 from mirror_sd.decoding.mirrored import MirroredDrafter
@@ -34,7 +35,7 @@ from tests import tiny
 from tests.ane.apple import Model, stand_in
 from tests.devices.stand_ins import Emulated, Failing
 
-BUCKET = Bucket(32, 32, 512)
+FEATURES, STREAMED = Bucket(32, 32, 512), Bucket(32, 0, 512)
 PROMPT = list(range(3, 40))
 TOKENS = 60
 
@@ -50,35 +51,46 @@ def draft():
 
 
 @pytest.fixture(scope="module")
-def folder(draft, tmp_path_factory):
-    out = tmp_path_factory.mktemp("device") / "programs"
-    compile_draft(out, shape_of(draft), Tensors(draft), [BUCKET], "fp16")
-    return out
+def folders(draft, tmp_path_factory):
+    """Programs that take features, and programs that take keys and values."""
+    made = {}
+    for bucket in (FEATURES, STREAMED):
+        made[bucket] = tmp_path_factory.mktemp("device") / bucket.function
+        compile_draft(made[bucket], shape_of(draft), Tensors(draft), [bucket], "fp16")
+    return made
+
+
+@pytest.fixture(params=[FEATURES, STREAMED], ids=["features", "streamed"])
+def bucket(request):
+    return request.param
 
 
 @pytest.fixture
-def on_device(draft, folder):
+def on_device(draft, folders, bucket):
     """A draft on a device in a worker or in this process; closed at the end."""
+    folder = folders[bucket]
     before = leftovers()
     with ExitStack() as stack:
 
         def make(change=lambda one: one, where="worker", call_seconds=5.0) -> DeviceDraft:
-            recipe = change(Emulated(folder, BUCKET.function))
+            recipe = change(Emulated(folder, bucket.function))
             plan, tables = plans.read(folder), rope_tables(draft)
-            device = Checked(executor(where, recipe, plan, call_seconds))
+            device = Checked(executor(where, recipe, plan, bucket, call_seconds))
             stack.callback(device.close)
 
             def context() -> HostedDraft:
-                return HostedDraft(plan.shape, BUCKET, plan.parts, plan.calibration, tables, device)
+                return HostedDraft(plan.shape, bucket, plan.parts, plan.calibration, tables, device)
 
-            return DeviceDraft(draft, context, BUCKET.context, BUCKET.block)
+            return DeviceDraft(
+                draft, context, bucket.context, bucket.block, streamed=not bucket.new
+            )
 
         yield make
     gc.collect()
     assert leftovers() == before
 
 
-def executor(where: str, recipe, plan, call_seconds: float):
+def executor(where: str, recipe, plan, bucket: Bucket, call_seconds: float):
     """Every kind that runs here; "surfaces" on a stand-in for Apple's frameworks."""
     if where == "worker":
         return WorkerDevice(recipe, 1 << 20, 1 << 20, call_seconds=call_seconds)
@@ -86,7 +98,7 @@ def executor(where: str, recipe, plan, call_seconds: float):
     if where == "here":
         return Inline(device)
     model = Model(lambda given: device(0, given))
-    results = [outputs(plan.shape, BUCKET, part) for part in plan.parts]
+    results = [outputs(plan.shape, bucket, part) for part in plan.parts]
     return SurfaceExecutor(stand_in(), [model], results, call_seconds)
 
 
@@ -96,15 +108,18 @@ def leftovers() -> tuple[set[str], set[int]]:
     return names, {child.pid for child in multiprocessing.active_children()}
 
 
-def answer(target, draft, length: int | None = None, mirror: bool = False):
-    drafter = (MirroredDrafter if mirror else DFlashDrafter)(draft, target)
+def answer(target, draft, length=None, mirror=False, prompt=PROMPT, window=None):
+    if isinstance(draft, DeviceDraft):
+        drafter = (MirroredDrafter if mirror else DeviceDrafter)(draft, target)
+    else:
+        drafter = DFlashDrafter(draft, target, window, 0)
     session = Session(
         Target(target, drafter.taps),
         [drafter],
         GreedyAcceptance(),
         FixedLength(drafter.longest if length is None else length),
     )
-    session.prefill(PROMPT)
+    session.prefill(prompt)
     cycles = session.stream(TOKENS, until(frozenset()))
     said = [token for cycle in cycles for token in cycle.tokens]
     return said, session.statistics
@@ -126,6 +141,23 @@ def test_the_text_and_the_proposals_are_those_of_the_mlx_draft(
         assert device.passes == pytest.approx(mlx.passes, abs=1)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_prompt_longer_than_the_devices_context(on_device, fails):
+    """What does not fit is skipped: the device, or the MLX draft after it, sees the latest rows."""
+    long = {"max_position_embeddings": 2048}
+    target, draft = tiny.target(**long), tiny.draft(**long)
+    prompt = [(37 * i + i // 7) % 250 for i in range(700)]
+    plain, _ = answer(target, draft, 0, prompt=prompt)
+    _, mlx = answer(target, draft, prompt=prompt, window=512)
+    device = on_device(lambda good: Failing(good, 5 if fails else 10**6, "refuse"), "here")
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        said, by_device = answer(target, device, prompt=prompt)
+    assert said == plain
+    assert device.failed == fails
+    assert by_device.passes == pytest.approx(mlx.passes, abs=1)
+
+
 FAILURES = [("worker", how) for how in ("die", "hang", "refuse", "nan", "garbage")]
 # What dies in this process takes it along, and so does what hangs, but for Core ML's own threads:
 # that is what workers are for.
@@ -133,9 +165,13 @@ FAILURES += [("surfaces", how) for how in ("hang", "refuse", "nan", "garbage")]
 FAILURES += [("here", how) for how in ("refuse", "nan", "garbage")]
 
 
-@pytest.mark.parametrize(("where", "how"), FAILURES)
+FAILS = [(FEATURES, calls, *one) for calls in (0, 7) for one in FAILURES]
+FAILS += [(STREAMED, calls, *FAILURES[0]) for calls in (0, 7)]
+FAILS += [(STREAMED, 7, "surfaces", "hang"), (STREAMED, 7, "here", "nan")]
+
+
+@pytest.mark.parametrize(("bucket", "calls", "where", "how"), FAILS, indirect=["bucket"])
 @pytest.mark.parametrize("mirror", [False, True])
-@pytest.mark.parametrize("calls", [0, 7])
 def test_a_device_that_fails_in_mid_answer(target, draft, on_device, where, how, mirror, calls):
     plain, _ = answer(target, draft, 0)
     seconds = 1.0 if how == "hang" else 5.0

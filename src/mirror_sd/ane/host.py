@@ -36,6 +36,12 @@ class Ring:
         self.length += count
         return slots
 
+    def skip(self, count: int) -> None:
+        """The next `count` columns come to no slot. The slots that they would have had hold what is
+        too old by then.
+        """
+        self.length += count
+
     def trim_to(self, length: int) -> None:
         """Forget the columns from position `length` on. Those that they replaced stay lost."""
         self.positions[self.positions >= length] = -1
@@ -44,6 +50,9 @@ class Ring:
 
 class HostedDraft:
     """A draft whose programs run elsewhere, called part by part.
+
+    Programs without new columns take the context as keys and values, which are written into the
+    rings here; others take features.
 
     Args:
         shape: of the draft.
@@ -89,18 +98,30 @@ class HostedDraft:
         """When the device computed since this was asked last."""
         return self._device.busy()
 
-    def absorb(self, features: np.ndarray) -> np.ndarray:
-        """Write all but the last call's worth of features into the ring; the rest is returned."""
+    def skip(self, positions: int) -> None:
+        """Positions come next that are too old to be kept."""
+        self.ring.skip(positions)
+
+    def absorb(self, rows: np.ndarray) -> np.ndarray:
+        """Take all but the last call's worth of context rows into the rings; the rest is returned.
+
+        Args:
+            rows: [n, taps * hidden] features, or [n, 2 * layers * kv_heads * head_dim] keys of all
+                layers and then their values, by heads.
+        """
         new = self.bucket.new
+        if not new:
+            self._write(rows)
+            return rows[:0]
         empty = np.zeros((1, self.shape.hidden), np.float32)
-        while len(features) > new:
-            self(features[:new], empty)
-            features = features[new:]
-        return features
+        while len(rows) > new:
+            self(rows[:new], empty)
+            rows = rows[new:]
+        return rows
 
     def __call__(
         self,
-        features: np.ndarray,
+        rows: np.ndarray,
         block: np.ndarray,
         positions: np.ndarray | None = None,
         seen: np.ndarray | None = None,
@@ -108,7 +129,7 @@ class HostedDraft:
         """Commit new columns and draft a block.
 
         Args:
-            features: [n, taps * hidden] of committed tokens, n at most the bucket's `new`.
+            rows: of committed tokens, as `absorb` leaves them: n at most the bucket's `new`.
             block: [b, hidden] embedded, b at most the bucket's `block`.
             positions: [b] of the block's rows; None counts on from the context.
             seen: [b, b] which rows of the block each row may see, for branches; None: all, in
@@ -117,11 +138,10 @@ class HostedDraft:
         Returns:
             Hidden states [b, hidden] after the final norm, in fp32.
         """
-        rows = len(block)
-        start = self.ring.length + len(features)
-        positions = np.arange(start, start + rows) if positions is None else positions
-        arrays = self._shared(features, block, positions, seen)
-        slots = self.ring.slots(len(features))
+        start, size = self.ring.length + len(rows), len(block)
+        positions = np.arange(start, start + size) if positions is None else positions
+        arrays = self._shared(rows, block, positions, seen)
+        slots = self.ring.slots(len(rows))
         for index, part in enumerate(self.parts):
             names = inputs(self.shape, self.bucket, part)
             found = self._device(index, {n: (arrays | self._rings[index])[n] for n in names})
@@ -132,7 +152,21 @@ class HostedDraft:
             for name in ("hidden", "sum", "context"):
                 if f"{name}_out" in found:
                     arrays[name] = np.asarray(found[f"{name}_out"], F16)
-        return arrays["hidden"][0, :, 0, :rows].T.astype(np.float32)
+        return arrays["hidden"][0, :, 0, :size].T.astype(np.float32)
+
+    def _write(self, rows: np.ndarray) -> None:
+        """Keys and values of all layers into the rings, the latest as far as they fit."""
+        shape, width = self.shape, self.ring.width
+        self.ring.skip(max(0, len(rows) - width))
+        rows = rows[-width:]
+        slots = self.ring.slots(len(rows))
+        by_layer = rows.reshape(len(rows), 2, shape.layers, shape.kv_heads, shape.head_dim)
+        for part, rings in zip(self.parts, self._rings, strict=True):
+            for index, kind in enumerate(("keys", "values")):
+                own = by_layer[:, index, list(part.layers)]  # [n, layers, heads, d]
+                rings[kind][0][..., slots] = own.transpose(1, 2, 3, 0).reshape(
+                    rings[kind].shape[1:3] + slots.shape
+                )
 
     def _shared(
         self,
@@ -142,10 +176,10 @@ class HostedDraft:
         seen: np.ndarray | None,
     ) -> dict[str, np.ndarray]:
         bucket, start = self.bucket, self.ring.length
-        arrays = {
-            "hidden": _columns(block * self.calibration.residual, bucket.block),
-            "features": _columns(features[:, self._order] * self.calibration.features, bucket.new),
-        }
+        arrays = {"hidden": _columns(block * self.calibration.residual, bucket.block)}
+        if bucket.new:
+            scaled = features[:, self._order] * self.calibration.features
+            arrays["features"] = _columns(scaled, bucket.new)
         fresh = np.arange(start, start + len(features))
         own = _padded(positions, bucket.block)
         keys = np.concatenate([_padded(fresh, bucket.new), own])

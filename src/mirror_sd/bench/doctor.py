@@ -29,7 +29,7 @@ from ..models.loading import Pair
 from ..programs import compile_pair
 from . import markdown, speed_report
 from .calibration import calibrate, calibration_requests
-from .emulated import Programs, hosted
+from .emulated import Programs, context_rows, hosted
 from .emulation import Agreement, compare
 from .prompts import builtin
 from .recording import Cycle, record
@@ -177,8 +177,9 @@ class Doctor:
             if cycle.starts:
                 emulated = hosted(programs, draft.model)
                 device = draft.placed.make_context()[0].hosted
-            wanted = emulated(emulated.absorb(cycle.features), cycle.block)
-            got = device(device.absorb(cycle.features), cycle.block)
+            given = context_rows(programs, draft.model, cycle.features, emulated.length)
+            wanted = emulated(emulated.absorb(given), cycle.block)
+            got = device(device.absorb(given), cycle.block)
             found.note(np.asarray(got, np.float32), np.asarray(wanted, np.float32))
             times.append(1e3 * sum(end - begin for begin, end in device.busy()))
         table = markdown.table(("", *_FIGURES), [["hidden states", *_figures(found)]])

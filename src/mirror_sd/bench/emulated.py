@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+import mlx.core as mx
 import numpy as np
 
 from ..ane import plan as plans
@@ -16,6 +17,7 @@ from ..ane.host import HostedDraft
 from ..ane.plan import Plan
 from ..decoding.device_draft import DeviceDraft
 from ..devices.device import Inline
+from ..models.context_columns import ContextColumns
 from ..models.draft import DFlashDraft
 from ..programs import rope_tables, shape_of
 
@@ -96,10 +98,24 @@ def hosted(programs: Programs, draft: DFlashDraft) -> HostedDraft:
     )
 
 
+def context_rows(
+    programs: Programs, draft: DFlashDraft, features: np.ndarray, position: int
+) -> np.ndarray:
+    """What the programs take of features [n, taps * H] whose first stands at `position`: the
+    features, or keys and values that MLX computes.
+    """
+    if programs.bucket.new:
+        return features
+    rows = ContextColumns(draft).of_features(mx.array(features)[None], position)
+    return np.array(rows[0].astype(mx.float32))
+
+
 class EmulatedDraft(DeviceDraft):
     """Drafts by emulated programs; the rest is the MLX draft's."""
 
     def __init__(self, programs: Programs, draft: DFlashDraft):
         assert programs.plan.shape == shape_of(draft)
-        width = programs.bucket.context
-        super().__init__(draft, lambda: hosted(programs, draft), width)
+        bucket = programs.bucket
+        super().__init__(
+            draft, lambda: hosted(programs, draft), bucket.context, streamed=not bucket.new
+        )

@@ -11,7 +11,7 @@ import numpy as np
 from ..ane.emulator import cosine
 from ..models.draft import DFlashDraft
 from ..models.target import TargetModel
-from .emulated import Programs, hosted
+from .emulated import Programs, context_rows, hosted
 from .recording import Cycle
 
 FINAL = "final norm"
@@ -75,7 +75,8 @@ def compare(
         if cycle.starts:
             emulated, context = hosted(programs, draft), draft.make_context(width)
         rows = len(cycle.block)
-        got = emulated(emulated.absorb(cycle.features), cycle.block)
+        given = context_rows(programs, draft, cycle.features, emulated.length)
+        got = emulated(emulated.absorb(given), cycle.block)
         if len(cycle.features):
             draft.extend(mx.array(cycle.features)[None], context)
         states = list(_states(draft, cycle, context))

@@ -64,13 +64,17 @@ class Oracle:
         self._text, self._directions = text, directions
         self._wrong, self._seconds, self._holds_gil = wrong, seconds, holds_gil
 
-    def absorb(self, features: np.ndarray) -> np.ndarray:
-        """It needs no features."""
-        return features
+    def skip(self, positions: int) -> None:
+        """Positions are all it keeps."""
+        self.length += positions
+
+    def absorb(self, rows: np.ndarray) -> np.ndarray:
+        """It looks at none."""
+        return rows
 
     def trim_to(self, length: int) -> None:
-        """Positions are all it keeps."""
-        self.length = length
+        """Forget the positions behind the first `length`."""
+        self.length = min(length, self.length)
 
     def busy(self) -> list[Span]:
         """When it was called since this was asked last."""
@@ -79,14 +83,14 @@ class Oracle:
 
     def __call__(
         self,
-        features: np.ndarray,
+        rows: np.ndarray,
         block: np.ndarray,
         positions: np.ndarray | None = None,
         seen: np.ndarray | None = None,
     ) -> np.ndarray:
         """Hidden states [b, H] whose logits are the largest for what comes next."""
         start = time.perf_counter()
-        self.length += len(features)
+        self.length += len(rows)
         places = self.length + np.arange(len(block)) if positions is None else positions
         tokens = [self._token(int(place)) for place in places]
         if self._holds_gil:

@@ -12,7 +12,7 @@ from typing import Any
 from ..decoding.acceptance import GreedyAcceptance
 from ..decoding.branch_policy import BranchPolicy
 from ..decoding.device_draft import DeviceDraft
-from ..decoding.drafter import DFlashDrafter
+from ..decoding.device_drafter import DeviceDrafter
 from ..decoding.length import FixedLength
 from ..decoding.mirrored import MirroredDrafter
 from ..decoding.output import until
@@ -106,7 +106,7 @@ class Bench:
         drafter = (
             MirroredDrafter(device, self.pair.target, policy=policy or Always())
             if mirror
-            else DFlashDrafter(device, self.pair.target, work=device.work)
+            else DeviceDrafter(device, self.pair.target)
         )
         session = Session(
             Target(self.pair.target, drafter.taps), [drafter], GreedyAcceptance(),

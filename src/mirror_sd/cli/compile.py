@@ -61,7 +61,14 @@ def compile_(
         typer.Option(min=1, max=64, help="Positions of a block. Default: the draft's, up to 32."),
     ] = None,
     new: Annotated[
-        int, typer.Option(min=1, max=64, help="New context columns that a call takes in.")
+        int,
+        typer.Option(
+            min=0,
+            max=64,
+            help="New context columns that a call takes in, as features. 0: none; the target's "
+            "device computes their keys and values while it verifies, and the draft's call is "
+            "narrower.",
+        ),
     ] = NEW_COLUMNS,
     head: Annotated[
         HeadScheme | None,
@@ -169,5 +176,6 @@ def _errors(plan: Plan) -> Table:
             if name.startswith(f"layers.{layer}.")
         }
         table.add_row(str(layer), *(f"{found[column]:.2%}" for column in columns))
-    table.caption = f"fc: {plan.errors['fc']:.2%}"
+    if "fc" in plan.errors:
+        table.caption = f"fc: {plan.errors['fc']:.2%}"
     return table

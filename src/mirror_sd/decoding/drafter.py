@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 import mlx.core as mx
 
@@ -12,9 +13,28 @@ from ..models.draft_config import DraftConfig
 from ..models.draft_head import DraftHead
 from ..models.target import TargetModel
 from .proposal import Draw, Proposal
-from .work import Report, Work
+from .work import NO_REPORT, Report
 
 FLUSH_ROWS = 64  # features wait for the next draft, but never more than so many
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """Context rows that a drafter had prepared beside the target's pass over their tokens.
+
+    Attributes:
+        rows: [1, n, width], of the anchor and the drafted tokens.
+    """
+
+    rows: mx.array
+
+    def first(self, count: int) -> Streamed:
+        """Of the first `count` tokens."""
+        return Streamed(self.rows[:, :count])
+
+
+# What a drafter is told of committed tokens besides themselves.
+Context: TypeAlias = mx.array | Streamed | None
 
 
 class Drafter(Protocol):
@@ -35,9 +55,9 @@ class Drafter(Protocol):
     def length(self) -> int:
         """How many committed tokens it has been given."""
 
-    def extend(self, tokens: Sequence[int], features: mx.array | None, said: bool = False) -> None:
-        """Take in committed tokens with their features [1, n, taps * H]; `said` if they are the
-        target's own, not the prompt's.
+    def extend(self, tokens: Sequence[int], context: Context, said: bool = False) -> None:
+        """Take in committed tokens with their features [1, n, taps * H], or with what `stream` made
+        of them; `said` if they are the target's own, not the prompt's.
         """
 
     def offer(self, anchor: int | None) -> int:
@@ -48,6 +68,11 @@ class Drafter(Protocol):
 
     def meanwhile(self, drafted: Sequence[int]) -> None:
         """These of its tokens are being verified, and until that is done nothing is asked of it."""
+
+    def stream(self, taps: Sequence[mx.array]) -> Streamed | None:
+        """Context rows to be computed within the pass that verifies its tokens, of single taps
+        [1, n, H] of the anchor and these tokens; None if it takes the features afterwards.
+        """
 
     def report(self) -> Report:
         """What its own device has done since this was asked last."""
@@ -94,7 +119,6 @@ class DFlashDrafter:
             first `sinks` rows besides; None keeps all.
         sinks: see `window`.
         head: scores its tokens; None takes the target's over the whole vocabulary.
-        work: tells what the draft's own device has done, if it has one.
     """
 
     name = "dflash"
@@ -106,13 +130,11 @@ class DFlashDrafter:
         window: int | None = None,
         sinks: int = 4,
         head: DraftHead | None = None,
-        work: Callable[[], list[Work]] | None = None,
     ):
         self.taps = draft.config.taps
         self.longest = draft.config.block_size - 1
         self._length = 0
         self._draft = draft
-        self._work = work
         self._target = target
         self._head = head or DraftHead(target)
         self._context = draft.make_context(window, sinks)
@@ -124,14 +146,11 @@ class DFlashDrafter:
         """How many committed tokens it has been given."""
         return self._length
 
-    def extend(self, tokens: Sequence[int], features: mx.array | None, said: bool = False) -> None:
+    def extend(self, tokens: Sequence[int], context: Context, said: bool = False) -> None:
         """Keep the features for the next draft."""
-        assert features is not None
-        self._pending.append(features)
+        self._keep(context)
         self._head.include(tokens, said)
         self._length += len(tokens)
-        if sum(part.shape[1] for part in self._pending) >= FLUSH_ROWS:
-            self._flush()
 
     def offer(self, anchor: int | None) -> int:
         """A whole block, always."""
@@ -151,9 +170,13 @@ class DFlashDrafter:
     def meanwhile(self, drafted: Sequence[int]) -> None:
         """It runs where the target runs: nothing."""
 
+    def stream(self, taps: Sequence[mx.array]) -> Streamed | None:
+        """Nothing: features wait until they are wanted."""
+        return None
+
     def report(self) -> Report:
-        """What the device has done, if the draft has one."""
-        return Report(self._work() if self._work else None)
+        """It has no device of its own."""
+        return NO_REPORT
 
     def trim_to(self, length: int) -> None:
         """Shorten every layer's context."""
@@ -166,6 +189,12 @@ class DFlashDrafter:
         """Project what is pending and evaluate the context's buffers."""
         self._flush()
         mx.eval([cache.arrays for cache in self._context])
+
+    def _keep(self, context: Context) -> None:
+        assert isinstance(context, mx.array)
+        self._pending.append(context)
+        if sum(part.shape[1] for part in self._pending) >= FLUSH_ROWS:
+            self._flush()
 
     def _flush(self) -> None:
         """Project pending features into every layer's context."""

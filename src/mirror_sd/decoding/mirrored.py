@@ -24,7 +24,8 @@ from . import ranking
 from .branch_policy import BranchPolicy
 from .branches import Guess, Layout, fitting, lay_out, likeliest
 from .device_draft import DeviceDraft
-from .drafter import DFlashDrafter
+from .device_drafter import DeviceDrafter
+from .drafter import Context
 from .proposal import Draw, Proposal
 from .work import Report
 
@@ -54,13 +55,13 @@ class Launch:
     hidden: Future[np.ndarray]
 
 
-class MirroredDrafter(DFlashDrafter):
+class MirroredDrafter(DeviceDrafter):
     """A DFlash drafter whose device also drafts while the target verifies.
 
     Args:
         draft: on a device.
         target: whose embedding and head it borrows.
-        head: see `DFlashDrafter`.
+        head: see `DeviceDrafter`.
         policy: whether to draft beside the verify, behind which outcomes, and how deep.
     """
 
@@ -71,9 +72,8 @@ class MirroredDrafter(DFlashDrafter):
         head: DraftHead | None = None,
         policy: BranchPolicy | None = None,
     ):
-        super().__init__(draft, target, head=head, work=draft.work)
+        super().__init__(draft, target, head)
         self.policy = policy or BranchPolicy()
-        self._device = draft
         # Embedding branches must not queue behind the verify.
         self._beside = mx.new_stream(mx.default_device())
         self._launch: Launch | None = None
@@ -85,9 +85,9 @@ class MirroredDrafter(DFlashDrafter):
         self._from_branch = False
         self._last_said: float | None = None
 
-    def extend(self, tokens: Sequence[int], features: mx.array | None, said: bool = False) -> None:
+    def extend(self, tokens: Sequence[int], context: Context, said: bool = False) -> None:
         """Learn what a verify came to."""
-        super().extend(tokens, features, said)
+        super().extend(tokens, context, said)
         self._since += tokens
         now, self._last_said, last = time.perf_counter(), None, self._last_said
         if not said:

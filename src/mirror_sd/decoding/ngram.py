@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
+from .drafter import Context, Streamed
 from .proposal import Draw, Proposal
 from .work import Report
 
@@ -38,7 +39,7 @@ class NgramDrafter:
         """How many committed tokens it knows."""
         return len(self._tokens)
 
-    def extend(self, tokens: Sequence[int], features: mx.array | None, said: bool = False) -> None:
+    def extend(self, tokens: Sequence[int], context: Context, said: bool = False) -> None:
         """Index committed tokens."""
         for token in tokens:
             self._tokens.append(token)
@@ -57,6 +58,10 @@ class NgramDrafter:
 
     def meanwhile(self, drafted: Sequence[int]) -> None:
         """Nothing to prepare."""
+
+    def stream(self, taps: Sequence[mx.array]) -> Streamed | None:
+        """Nothing: it needs no features."""
+        return None
 
     def report(self) -> Report:
         """Nothing: it has no device."""

@@ -10,10 +10,10 @@ import mlx.core as mx
 from mlx_lm.generate import generation_stream
 
 from ..errors import PromptError
-from ..models.target import Target, Verification
+from ..models.target import Target
 from .acceptance import Acceptance, Decision
 from .dispatch import dispatch
-from .drafter import Drafter
+from .drafter import Context, Drafter, Streamed
 from .exact import NOTHING_REDONE, Redone, SingleRows
 from .length import PLAIN, LengthPolicy, Outcome, Plan
 from .proposal import Proposal
@@ -33,9 +33,9 @@ class Flight:
     plan: Plan
     proposal: Proposal
     confidences: list[float] | None
-    verification: Verification
     scores: mx.array
     decision: Decision
+    context: Context  # for the drafters
     drafted_at: float
     committed: bool = False
     redone: Redone = NOTHING_REDONE  # rows run again before it
@@ -195,14 +195,15 @@ class Session:
         if certain and not len(proposal):
             decision = decision.final()
         drafter = self.drafters.get(plan.source or "")
+        streamed = drafter.stream(verification.taps) if drafter else None
         drafted_at = dispatch(
             proposal.tokens,
-            [*decision.arrays, verification.features],
+            [*decision.arrays, streamed.rows if streamed else verification.features],
             drafter.meanwhile if drafter else lambda tokens: None,
         )
         return Flight(
-            plan, proposal, confidences, verification, scores, decision, drafted_at,
-            redone=redone,
+            plan, proposal, confidences, scores, decision, streamed or verification.features,
+            drafted_at, redone=redone,
         )  # fmt: skip
 
     def _run_ahead(self, flight: Flight, left: int) -> Flight | None:
@@ -224,14 +225,14 @@ class Session:
         scores = self.scorer(verification.logits, (), Proposal.none().tokens)
         decision = self.acceptance(scores, Proposal.none(), position + 1).final()
         mx.async_eval([*decision.arrays, verification.features])
-        return Flight(plan, Proposal.none(), None, verification, scores, decision, 0.0)
+        return Flight(plan, Proposal.none(), None, scores, decision, verification.features, 0.0)
 
     def _fold(self) -> None:
         """Take in the row of a pass that ran ahead, without its token."""
         if self._ahead is not None and self.anchor is not None:
             flight, self._ahead = self._ahead, None
             self.target.commit(1)
-            self._extend([self.anchor], flight.verification.features, said=True)
+            self._extend([self.anchor], flight.context, said=True)
         self.anchor = None
 
     def _plan(self, left: int) -> Plan:
@@ -270,19 +271,18 @@ class Session:
     def _commit(self, tokens: list[int], flight: Flight) -> None:
         """The anchor and all tokens but the last are in the caches; the last is the new anchor."""
         assert self.anchor is not None
-        rows, features = len(tokens), flight.verification.features
+        rows = len(tokens)
         if not flight.committed:
             self.target.commit(rows)
         certain = [self.anchor, *tokens]
         self.anchor = certain[rows]
         if rows:
-            features = features[:, :rows] if features is not None else None
-            self._extend(certain[:rows], features, said=True)
+            self._extend(certain[:rows], _first(flight.context, rows), said=True)
 
-    def _extend(self, tokens: list[int], features: mx.array | None, said: bool = False) -> None:
+    def _extend(self, tokens: list[int], context: Context, said: bool = False) -> None:
         """Tokens are in the target's caches now: tell the drafters."""
         for drafter in self.drafters.values():
-            drafter.extend(tokens, features if drafter.taps else None, said)
+            drafter.extend(tokens, context if drafter.taps else None, said)
         self.history += tokens
 
     def _report(self) -> Report:
@@ -329,6 +329,12 @@ class Session:
                 f"the prompt has {len(prompt)} tokens; {self.target.model.name} allows {limit}, "
                 "prompt and answer together"
             )
+
+
+def _first(context: Context, rows: int) -> Context:
+    if context is None:
+        return None
+    return context.first(rows) if isinstance(context, Streamed) else context[:, :rows]
 
 
 def _outcome(cycle: Cycle, accepted: int) -> Outcome:

@@ -53,17 +53,25 @@ class Hosted(Protocol):
     def length(self) -> int:
         """Committed positions in its context."""
 
-    def absorb(self, features: np.ndarray) -> np.ndarray:
-        """Take in all but the last call's worth of features [n, taps * H]; the rest is returned."""
+    def skip(self, positions: int) -> None:
+        """Committed positions come next that the context has no room for: they are not taken in."""
+
+    def absorb(self, rows: np.ndarray) -> np.ndarray:
+        """Take in all but the last call's worth of context rows; the rest is returned.
+
+        Args:
+            rows: [n, taps * H] features; or where the programs take none, all layers' keys and then
+                all layers' values, by heads, [n, 2 * layers * kv_heads * head_dim].
+        """
 
     def __call__(
         self,
-        features: np.ndarray,
+        rows: np.ndarray,
         block: np.ndarray,
         positions: np.ndarray | None = None,
         seen: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Commit features [n, taps * H]; hidden states [b, H] of an embedded block. Its rows stand
+        """Commit context rows; hidden states [b, H] of an embedded block. Its rows stand
         at `positions` and see each other as `seen` [b, b] says; None: as in a plain block.
         """
 

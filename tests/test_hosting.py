@@ -111,6 +111,23 @@ def test_on_the_command_line(base):
     assert "yes" in placed.output
 
 
+def test_the_draft_in_mlx_in_a_process_of_its_own(base):
+    """It needs no programs, and says where it does not pay."""
+    pair = ["-m", base / "target", "--draft", base / "draft", "--device", "mlx"]
+    placed = run("generate", "Say it", *pair, "-n", 24, "--compare", "--block-size", 4)
+    assert placed.exit_code == 0, placed.output
+    assert "identical text" in placed.output
+    assert "share the CPU" in placed.stderr
+    both = run("generate", "Say it", *pair, "--programs", base / "programs")
+    assert both.exit_code == 2
+    assert "leave one of them out" in both.stderr
+    none = run("generate", "Say it", *pair[:2], "--no-draft", "--device", "mlx")
+    assert none.exit_code == 2
+    assert "--no-draft contradicts" in none.stderr
+    with pytest.raises(PromptError, match="programs, which are not given"):
+        load(str(base / "target"), str(base / "draft"), device="emulator")
+
+
 def test_the_timeline_shows_both_devices(base, tmp_path):
     trace = tmp_path / "trace.jsonl"
     pair = ["-m", base / "target", "--draft", base / "draft", "--programs", base / "programs"]

@@ -35,7 +35,7 @@ from .decoding.statistics import Cycle, Statistics
 from .decoding.trace import TraceWriter
 from .devices.kind import DeviceKind
 from .errors import PromptError
-from .hosting import place
+from .hosting import place, place_in_mlx
 from .models import draft_head, precision
 from .models.demo import Progress
 from .models.draft_head import DraftHead
@@ -124,7 +124,8 @@ def load(
         programs: a compiled draft (`mirror-sd compile`): it drafts on a device of its own. Should
             that fail, the MLX draft takes over, with a notice.
         device: for `programs`: on a Mac "coreml" (in this process, through pyobjc) or
-            "coreml-worker" (in one of its own), "emulator", or "auto".
+            "coreml-worker" (in one of its own), "emulator", or "auto". Without programs: "mlx", the
+            draft in float32 on the CPU, in a process of its own.
         progress: called with (label, share done or None) while the demo pair is prepared.
 
     Returns:
@@ -141,10 +142,17 @@ def load(
         draft_bits=draft_bits,
         progress=progress,
     )
-    if programs is not None:
-        if pair.draft is None:
-            raise PromptError("programs are a draft's: without a draft there is nothing to place")
-        pair.draft.placed = place(pair.draft, Path(programs), DeviceKind(device))
+    kind = DeviceKind(device)
+    if programs is None and kind not in (DeviceKind.auto, DeviceKind.mlx):
+        raise PromptError(f"the device {kind.value} runs programs, which are not given")
+    if programs is None and kind is DeviceKind.auto:
+        return pair, tokenizer
+    if pair.draft is None:
+        raise PromptError("a device is for the draft: without a draft there is nothing to place")
+    placed = (
+        place_in_mlx(pair.draft) if programs is None else place(pair.draft, Path(programs), kind)
+    )
+    pair.draft.placed = placed
     return pair, tokenizer
 
 

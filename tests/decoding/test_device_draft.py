@@ -29,6 +29,7 @@ from mirror_sd.devices.device import Checked, Inline
 from mirror_sd.devices.shared import PREFIX
 from mirror_sd.devices.worker import WorkerDevice
 from mirror_sd.errors import Notice
+from mirror_sd.mlx_device import MlxRecipe
 from mirror_sd.models.target import Target
 from mirror_sd.programs import Tensors, rope_tables, shape_of
 from tests import tiny
@@ -60,20 +61,26 @@ def folders(draft, tmp_path_factory):
     return made
 
 
+@pytest.fixture(scope="module")
+def draft_files(tmp_path_factory):
+    return str(tiny.write_draft(tmp_path_factory.mktemp("files") / "draft"))
+
+
 @pytest.fixture(params=[FEATURES, STREAMED], ids=["features", "streamed"])
 def bucket(request):
     return request.param
 
 
 @pytest.fixture
-def on_device(draft, folders, bucket):
+def on_device(draft, folders, bucket, draft_files):
     """A draft on a device in a worker or in this process; closed at the end."""
     folder = folders[bucket]
     before = leftovers()
     with ExitStack() as stack:
 
         def make(change=lambda one: one, where="worker", call_seconds=5.0) -> DeviceDraft:
-            recipe = change(Emulated(folder, bucket.function))
+            good = Emulated(folder, bucket.function)
+            recipe = change(MlxRecipe(draft_files, bucket) if "mlx" in where else good)
             plan, tables = plans.read(folder), rope_tables(draft)
             device = Checked(executor(where, recipe, plan, bucket, call_seconds))
             stack.callback(device.close)
@@ -92,10 +99,10 @@ def on_device(draft, folders, bucket):
 
 def executor(where: str, recipe, plan, bucket: Bucket, call_seconds: float):
     """Every kind that runs here; "surfaces" on a stand-in for Apple's frameworks."""
-    if where == "worker":
+    if "worker" in where:
         return WorkerDevice(recipe, 1 << 20, 1 << 20, call_seconds=call_seconds)
     device = recipe()
-    if where == "here":
+    if "here" in where:
         return Inline(device)
     model = Model(lambda given: device(0, given))
     results = [outputs(plan.shape, bucket, part) for part in plan.parts]
@@ -125,7 +132,7 @@ def answer(target, draft, length=None, mirror=False, prompt=PROMPT, window=None)
     return said, session.statistics
 
 
-WHERE = ("worker", "here", "surfaces")
+WHERE = ("worker", "here", "surfaces", "worker, mlx", "here, mlx")
 
 
 @pytest.mark.parametrize("where", WHERE)
@@ -167,6 +174,8 @@ FAILURES += [("here", how) for how in ("refuse", "nan", "garbage")]
 
 FAILS = [(FEATURES, calls, *one) for calls in (0, 7) for one in FAILURES]
 FAILS += [(STREAMED, calls, *FAILURES[0]) for calls in (0, 7)]
+FAILS += [(STREAMED, 7, "worker, mlx", how) for how in ("die", "hang", "garbage")]
+FAILS += [(FEATURES, 7, "here, mlx", how) for how in ("refuse", "nan")]
 FAILS += [(STREAMED, 7, "surfaces", "hang"), (STREAMED, 7, "here", "nan")]
 
 

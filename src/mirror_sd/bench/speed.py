@@ -171,7 +171,9 @@ class Speed:
             )
         device = {Way.turns, Way.mirrored} & set(settings.ways)
         if device and (pair.draft is None or pair.draft.placed is None):
-            raise PromptError("decoding with a device needs a compiled draft: give programs")
+            raise PromptError(
+                "decoding with a device needs a draft on one: programs, or the device mlx"
+            )
 
     def run(self, progress: Callable[[int, int, str], None]) -> Iterable[Result]:
         """Measure; results come depth by depth.

@@ -55,7 +55,7 @@ def bench(
 
     if more_depths and not ctx_depths:
         raise PromptError(f"{more_depths[0]} is no option: depths come after --ctx-depths")
-    ways = _ways(skip_ar, skip_gpu, programs)
+    ways = _ways(skip_ar, skip_gpu, programs is not None or device is options.DeviceKind.mlx)
     depths = [*(ctx_depths or (64, 2048, 4096)), *(more_depths or ())]
     settings = Settings(ways, depths, runs, max_tokens, block_size, temperature)
     bits = options.DraftBits.eight if q8 else None
@@ -71,21 +71,21 @@ def bench(
         raise typer.Exit(1)
 
 
-def _ways(skip_ar: bool, skip_gpu: bool, programs: Path | None) -> list[Way]:
+def _ways(skip_ar: bool, skip_gpu: bool, placed: bool) -> list[Way]:
     from ..bench.speed import Way
 
     ways = [] if skip_ar else [Way.plain]
     ways += [] if skip_gpu else [Way.mlx]
-    if programs is not None:
+    if placed:
         return [*ways, Way.turns, Way.mirrored]
     if skip_gpu:
         raise PromptError(
-            "--skip-gpu leaves the draft's device alone, which needs --programs; make them with "
-            "mirror-sd compile"
+            "--skip-gpu leaves the draft's device alone, which needs --programs (make them with "
+            "mirror-sd compile) or --device mlx"
         )
     view.show_note(
         "without --programs the draft runs in MLX, beside the target; mirror-sd compile makes "
-        "programs for a device of its own"
+        "programs for a device of its own, and --device mlx needs none"
     )
     return ways
 
@@ -104,11 +104,17 @@ def _facts(
     return {
         "target": f"{pair.target.name} (sha256 {prints['target'][:16]})",
         "draft": f"{pair.draft.name} (sha256 {prints['draft'][:16]}){quantised}",
-        "draft's device": "none" if programs is None else f"{device.value}, {programs}",
+        "draft's device": _where(programs, device),
         "answers": f"{settings.runs} of {settings.max_tokens} tokens at most for each way and "
         f"depth, after one that is not counted; {drawn}; block size {size}",
         **describe(),
     }
+
+
+def _where(programs: Path | None, device: options.DeviceKind) -> str:
+    if programs is not None:
+        return f"{device.value}, {programs}"
+    return "mlx, on the CPU" if device is options.DeviceKind.mlx else "none"
 
 
 def _report(results: list[Result], facts: dict[str, str], out: Path | None) -> None:

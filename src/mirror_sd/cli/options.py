@@ -65,7 +65,8 @@ Device = Annotated[
     typer.Option(
         help="For --programs: [bold]coreml[/] on a Mac, in this process through pyobjc; "
         "[bold]coreml-worker[/] in one of its own; [bold]emulator[/] anywhere (slow); or "
-        "[bold]auto[/]."
+        "[bold]auto[/]. Without programs: [bold]mlx[/], the draft on the CPU in float32, in a "
+        "process of its own."
     ),
 ]
 Mirror = Annotated[
@@ -201,11 +202,11 @@ def load_pair(
     from ..api import load
     from ..errors import PromptError
 
-    if no_draft and (draft or bits or programs):
+    if no_draft and (draft or bits or programs or device is DeviceKind.mlx):
         raise PromptError(
-            "--no-draft contradicts --draft, --draft-bits and --programs; leave one out"
+            "--no-draft contradicts --draft, --draft-bits, --programs and --device; leave one out"
         )
-    if device is not DeviceKind.auto and programs is None:
+    if device not in (DeviceKind.auto, DeviceKind.mlx) and programs is None:
         raise PromptError("--device says where to run --programs, which is not given")
     with view.Loading(f"Loading {model}") as progress:
         return load(

@@ -137,3 +137,26 @@ def test_a_call_that_costs_too_much_is_tried_twice():
     assert found.launched == 2
     free = predict(few, Machine("", "", here.verify, draft=90.0), FixedLength(3), FORESIGHT["good"])
     assert free.launched > 8
+
+
+def test_a_branch_gives_no_more_tokens_than_it_has():
+    """Where a policy wants all that it has planned to be verified."""
+
+    class Whole(FixedLength):
+        trims = True
+        seen: list[int]
+
+        def trim(self, plan, confidences, depth):
+            return plan.length
+
+        def observe(self, outcome):
+            self.seen.append(outcome.verified)
+            assert outcome.verified <= len(outcome.confidences)
+
+    policy = Whole(15)
+    policy.seen = []
+    many = Branching([0.05] * 16)
+    texts = [Text([15] * 400, [[0.9] * 15] * 400)]
+    found = predict(texts, Machine("", "", {1: 60, 16: 80}, draft=50.0), policy, many)
+    assert found.ready
+    assert min(policy.seen[:-2]) < 15

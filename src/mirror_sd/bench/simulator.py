@@ -185,7 +185,8 @@ class _Run:
             self.clock.score()
         length = min(plan.length, self._masks) if ready else plan.length
         seen = confidences[:length] if length and self._policy.trims else None
-        verified = self._policy.trim(plan, seen, at) if seen is not None else length
+        kept = self._policy.trim(plan, seen, at) if seen is not None else length
+        verified = min(kept, length)  # a branch may have fewer tokens than were planned
         drafted_at = self.clock.now
         self._launch(plan.length, len(confidences))
         self.clock.verify(verified + 1, at, self._masks > 0)

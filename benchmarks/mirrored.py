@@ -1,10 +1,13 @@
 """Drafting beside the verify against taking turns, with a device that only takes time.
 
-    python benchmarks/mirrored.py [--tokens 64] [--runs 3] [--length 3]
+    python benchmarks/mirrored.py [--tokens 64] [--runs 3] [--length 3] [--pace 2]
 
 The demo target verifies; the device's draft knows the text, is wrong at every so-manieth position,
 and waits for a set share of the time that a verify takes: on two CPU cores, a draft that computes
 would only slow the target down. The two kinds of run alternate, since the machine's speed drifts.
+With --pace, passes compute as before and then wait until they have taken that many times as long as
+a pass does, so that the target is as steady as the device: what the schedule loses is seen, and not
+what the machine does.
 
 Overlap is the intersection of the device's calls beside the verify with the target's intervals,
 over the former's length; hidden is how much less drafting the target waited for than in turn, over
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -31,6 +35,7 @@ from mirror_sd.bench import environment, prompts, timeline
 # isort: split
 from mirror_sd.bench.oracle import Directions
 from mirror_sd.bench.overlap import Bench, Run, calibrate
+from mirror_sd.bench.paced import Pace
 from mirror_sd.bench.simulator import replay
 from mirror_sd.decoding import plain
 from mirror_sd.decoding.branch_policy import BranchPolicy
@@ -67,6 +72,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--length", type=int, default=3)
+    parser.add_argument("--pace", type=float, help="a pass takes so many times as long, always")
     parser.add_argument("--plot", type=Path, help="draw a few cycles into this PNG file")
     settings = parser.parse_args()
     pair, tokenizer = mirror_sd.load("demo")
@@ -74,6 +80,10 @@ def main() -> None:
     text = plain.run(pair.target, tokenizer, prompt, settings.tokens).tokens
     bench = Bench(pair, prompt, [*prompt, *text], Directions(pair.target), settings.length)
     bench.run(never, 0.0, True)  # warm-up; it also finds the directions
+    if settings.pace:
+        took = pass_ms(bench.run(never, 0.0, True), settings.length + 1)
+        bench = replace(bench, pace=Pace(settings.pace * took / 1e3))
+        print(f"a pass takes {settings.pace * took:.0f} ms, of which it computes for {took:.0f}")
     print("\n".join(f"{label}: {value}" for label, value in environment.describe().items()))
     print(f"\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for every in (0, 7, 3):
@@ -82,6 +92,8 @@ def main() -> None:
             print(f"| {line(every, share, found, text)} |", flush=True)
     verify = pass_ms(bench.run(never, 0.0, True), settings.length + 1)
     print(held(bench, verify, settings.runs))
+    if settings.pace:
+        print(f"{bench.pace.late} of {bench.pace.passes} passes took longer")
     if settings.plot:
         run = bench.run(partial(is_wrong, 7), verify / 2e3, True)
         until = run.rows[7]["at_ms"] + run.rows[7]["cycle_ms"]

@@ -5,16 +5,13 @@ from __future__ import annotations
 import time
 from bisect import bisect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import mean
 from typing import Any
 
-from ..decoding.acceptance import GreedyAcceptance
 from ..decoding.branch_policy import BranchPolicy
 from ..decoding.device_draft import DeviceDraft
-from ..decoding.device_drafter import DeviceDrafter
 from ..decoding.length import FixedLength
-from ..decoding.mirrored import MirroredDrafter
 from ..decoding.output import until
 from ..decoding.session import Session
 from ..decoding.trace import as_row
@@ -24,6 +21,7 @@ from ..models.target import Target
 from . import timeline
 from .machines import Machine
 from .oracle import Directions, Oracle
+from .paced import Pace, PacedAcceptance, PacedMirrored, PacedTurns
 
 CONTEXT = 4096
 
@@ -83,6 +81,7 @@ class Bench:
         text: the prompt's, and what plain decoding says.
         directions: of the target's head.
         length: tokens to draft.
+        pace: of the target's passes.
     """
 
     pair: Pair
@@ -90,6 +89,7 @@ class Bench:
     text: Sequence[int]
     directions: Directions
     length: int
+    pace: Pace = field(default_factory=Pace)
 
     def run(
         self,
@@ -103,13 +103,9 @@ class Bench:
         assert self.pair.draft is not None
         oracle = Oracle(self.text, self.directions, wrong, seconds, holds_gil)
         device = DeviceDraft(self.pair.draft.model, lambda: oracle, CONTEXT)
-        drafter = (
-            MirroredDrafter(device, self.pair.target, policy=policy or Always())
-            if mirror
-            else DeviceDrafter(device, self.pair.target)
-        )
+        drafter = self._drafter(device, mirror, policy)
         session = Session(
-            Target(self.pair.target, drafter.taps), [drafter], GreedyAcceptance(),
+            Target(self.pair.target, drafter.taps), [drafter], PacedAcceptance(self.pace),
             FixedLength(self.length),
         )  # fmt: skip
         session.prefill(self.prompt)
@@ -118,6 +114,13 @@ class Bench:
         for cycle in session.stream(len(self.text) - len(self.prompt), until(frozenset())):
             rows.append(as_row(cycle, start))
         return Run(rows, time.perf_counter() - start)
+
+    def _drafter(
+        self, device: DeviceDraft, mirror: bool, policy: BranchPolicy | None
+    ) -> PacedMirrored | PacedTurns:
+        if mirror:
+            return PacedMirrored(self.pace, device, self.pair.target, policy or Always())
+        return PacedTurns(self.pace, device, self.pair.target)
 
 
 def calibrate(runs: Sequence[Run], draft: float) -> Machine:

@@ -40,6 +40,10 @@ class Decision:
         """Everything to evaluate."""
         return [self.accepted, self.emitted, self.tokens]
 
+    def counts(self) -> tuple[int, int]:
+        """`accepted` and `emitted`, as soon as the pass is done."""
+        return int(self.accepted.item()), int(self.emitted.item())
+
     def final(self) -> Decision:
         """The same where nothing is left to decide otherwise: every row was plain decoding's."""
         emitted = ONE if self.accepted is NONE else self.accepted + 1

@@ -140,8 +140,7 @@ class Session:
                 was_ahead = self._ahead is not None
                 flight, self._ahead = self._ahead or self._take_off(left), None
                 self._ahead = self._run_ahead(flight, left)
-                accepted = int(flight.decision.accepted.item())
-                emitted = int(flight.decision.emitted.item())
+                accepted, emitted = flight.decision.counts()
                 verified_at = time.perf_counter()
                 tokens, reason = cut(flight.decision.tokens.tolist()[:emitted], left)
                 self._commit(tokens, flight)

@@ -56,7 +56,7 @@ def die() -> None:
 
 
 def hang() -> None:
-    time.sleep(60)
+    time.sleep(3600)  # longer than the tests take: a thread that hangs must not go on later
 
 
 def refuse() -> None:

@@ -1,7 +1,7 @@
 """A target whose passes take a set time: as steady as a device's own, on a machine that is not.
 
-A virtual machine's passes differ by a fifth from one to the next. A call of the draft's device that
-is as long as a pass then sticks out of every other one, whatever the schedule does.
+A virtual machine's passes differ from one to the next. A call of the draft's device that is as long
+as the middle one then sticks out of every shorter one, whatever the schedule does.
 """
 
 from __future__ import annotations
